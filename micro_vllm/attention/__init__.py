@@ -1,0 +1,1 @@
+"""What a query sees, where keys and values lie, and the operators that compute it."""

@@ -1,0 +1,1 @@
+"""Who runs, and on which blocks. Knows block ids only: no tensor, no torch."""

@@ -1,0 +1,1 @@
+"""Carries a plan to the workers and brings the sampled tokens back."""

@@ -1,0 +1,1 @@
+"""What to sample: the parameters of a request and the sampler that honours them."""
