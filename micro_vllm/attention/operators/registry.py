@@ -1,0 +1,45 @@
+"""The attention operators by name, imported on first use."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+
+from micro_vllm.attention.operators.base import AttentionOperator
+from micro_vllm.errors import ConfigError
+
+DEFAULT_OPERATOR = "sdpa"
+"""What ``attention="auto"`` means."""
+
+# name -> (module, class). A faster operator registers beside these; `reference` stays what it is measured against.
+_OPERATORS: dict[str, tuple[str, str]] = {
+    "reference": ("micro_vllm.attention.operators.reference", "ReferenceAttention"),
+    "sdpa": ("micro_vllm.attention.operators.sdpa", "SDPAAttention"),
+}
+
+
+def register(name: str, module: str, factory: str) -> None:
+    """Make ``attention=name`` build ``module.factory()``. The module is imported when it is first asked for."""
+    if name == "auto" or name in _OPERATORS:
+        raise ConfigError(f"attention operator {name!r} is registered already; choose another name.")
+    _OPERATORS[name] = (module, factory)
+
+
+def operators_available() -> tuple[str, ...]:
+    """Names that :func:`get_operator` knows, ``auto`` not counted."""
+    return tuple(_OPERATORS)
+
+
+def get_operator(name: str) -> AttentionOperator:
+    """Build the operator ``name``; ``auto`` is the default one.
+
+    Raises:
+        ConfigError: no operator has this name; the message lists those that exist.
+    """
+    chosen = DEFAULT_OPERATOR if name == "auto" else name
+    if chosen not in _OPERATORS:
+        known = ", ".join(("auto", *_OPERATORS))
+        raise ConfigError(f"attention={name!r} is unknown; allowed: {known}.")
+    module, factory = _OPERATORS[chosen]
+    build: Callable[[], AttentionOperator] = getattr(import_module(module), factory)
+    return build()

@@ -1,0 +1,1 @@
+"""The decoders that can be served: Llama, Mistral, Qwen3."""
