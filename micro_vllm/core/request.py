@@ -1,0 +1,149 @@
+"""A request as the scheduler sees it."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from enum import Enum
+
+from micro_vllm.core.prefix_cache import ROOT_HASH, hash_block
+from micro_vllm.sampling.params import SamplingSpec
+from micro_vllm.trace.events import RequestMetrics
+
+
+class RequestStatus(Enum):
+    """Where a request is. FINISHED covers every end; ``Request.finish_reason`` says which."""
+
+    WAITING = "waiting"
+    RUNNING = "running"
+    FINISHED = "finished"
+
+
+@dataclass(frozen=True, slots=True)
+class StopRules:
+    """When a request ends by itself, in token ids. Stop *strings* are the output processor's."""
+
+    max_tokens: int
+    """Most output tokens; the caps of context and pool are already in it."""
+    min_tokens: int = 0
+    eos_token_ids: frozenset[int] = frozenset()
+    """Empty under ignore_eos."""
+    stop_token_ids: frozenset[int] = frozenset()
+
+
+class Request:
+    """One request's tokens and progress.
+
+    ``num_computed_tokens`` chases ``num_tokens``: prefill, chunked prefill, decode and recompute after a
+    preemption are all the same chase.
+    """
+
+    def __init__(
+        self,
+        request_id: str,
+        prompt_token_ids: tuple[int, ...],
+        sampling: SamplingSpec,
+        stop: StopRules,
+        *,
+        arrival: int = 0,
+        priority: int = 0,
+        cache_salt: str | None = None,
+        shared_prefix_len: int = 0,
+    ) -> None:
+        self.request_id = request_id
+        self.prompt_token_ids = prompt_token_ids
+        self.token_ids = list(prompt_token_ids)
+        self.sampling = sampling
+        self.stop = stop
+        self.arrival = arrival
+        """Number of the request in its engine: breaks ties, survives preemption."""
+        self.priority = priority
+        self.cache_salt = cache_salt
+        self.shared_prefix_len = shared_prefix_len
+        """Blocks wholly inside these first tokens are hashed without the salt, so that all may share them."""
+
+        self.status = RequestStatus.WAITING
+        self.finish_reason: str | None = None
+        self.stop_reason: int | str | None = None
+        """The stop token id or stop string that ended it; None for EOS and length."""
+        self.num_computed_tokens = 0
+        self.num_cached_tokens = 0
+        """Prompt tokens that came from the prefix cache when it was first admitted."""
+        self.num_preemptions = 0
+        self.block_hashes: list[bytes] = []
+
+        self.arrival_time = time.monotonic()
+        self.first_admitted_time: float | None = None
+        self.first_token_time: float | None = None
+        self.last_token_time: float | None = None
+
+    @property
+    def num_prompt_tokens(self) -> int:
+        return len(self.prompt_token_ids)
+
+    @property
+    def num_tokens(self) -> int:
+        return len(self.token_ids)
+
+    @property
+    def num_output_tokens(self) -> int:
+        return len(self.token_ids) - len(self.prompt_token_ids)
+
+    @property
+    def num_missing_tokens(self) -> int:
+        return self.num_tokens - self.num_computed_tokens
+
+    def mark_admitted(self, num_cached_tokens: int) -> None:
+        """It runs now, and its first ``num_cached_tokens`` tokens need no computing."""
+        self.status = RequestStatus.RUNNING
+        self.num_computed_tokens = num_cached_tokens
+        if self.first_admitted_time is None:
+            self.first_admitted_time = time.monotonic()
+            self.num_cached_tokens = num_cached_tokens
+
+    def append_output(self, token_id: int) -> None:
+        self.token_ids.append(token_id)
+        self.last_token_time = time.monotonic()
+        if self.first_token_time is None:
+            self.first_token_time = self.last_token_time
+
+    def check_stop(self) -> bool:
+        """Whether the last output ends the request; sets the reasons. Length caps win over min_tokens."""
+        token_id = self.token_ids[-1]
+        if self.num_output_tokens >= self.stop.min_tokens:
+            if token_id in self.stop.eos_token_ids:
+                self.finish_reason = "stop"
+            elif token_id in self.stop.stop_token_ids:
+                self.finish_reason, self.stop_reason = "stop", token_id
+        if self.finish_reason is None and self.num_output_tokens >= self.stop.max_tokens:
+            self.finish_reason = "length"
+        return self.finish_reason is not None
+
+    def extend_hashes(self, block_size: int) -> None:
+        """Hash the blocks that became full since the last call: O(new tokens)."""
+        for index in range(len(self.block_hashes), self.num_tokens // block_size):
+            start = index * block_size
+            # The salt enters one block only, the first that is not wholly shared; its hash is in all later ones.
+            salted = start <= self.shared_prefix_len < start + block_size
+            parent = self.block_hashes[-1] if self.block_hashes else ROOT_HASH
+            tokens = self.token_ids[start : start + block_size]
+            self.block_hashes.append(hash_block(parent, tokens, self.cache_salt if salted else None))
+
+    def metrics(self, now: float | None = None) -> RequestMetrics:
+        """Seconds since arrival; ``e2e`` only when ``now`` (its end) is given."""
+        tpot = None
+        if self.first_token_time is not None and self.num_output_tokens > 1:
+            assert self.last_token_time is not None
+            tpot = (self.last_token_time - self.first_token_time) / (self.num_output_tokens - 1)
+        return RequestMetrics(
+            queue_time=_since(self.arrival_time, self.first_admitted_time),
+            ttft=_since(self.arrival_time, self.first_token_time),
+            tpot=tpot,
+            e2e=_since(self.arrival_time, now),
+            num_cached_tokens=self.num_cached_tokens,
+            num_preemptions=self.num_preemptions,
+        )
+
+
+def _since(start: float, end: float | None) -> float | None:
+    return None if end is None else end - start
