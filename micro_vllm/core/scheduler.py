@@ -281,6 +281,10 @@ class Scheduler:
             self.kv.register_full(request)
         return sampled
 
+    def plan_failed(self, plan: ExecutionPlan) -> None:
+        """The runner may not have got as far as dropping these rows: tell it again with the next plan."""
+        self._finished_ids = [*plan.finished_ids, *plan.preempted_ids, *self._finished_ids]
+
     def check_integrity(self) -> None:
         """Pool, tables, hashes and queues add up, or IntegrityError."""
         self.kv.check_integrity(self.running)

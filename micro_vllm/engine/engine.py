@@ -242,6 +242,7 @@ class Engine:
     def _fail(self, plan: ExecutionPlan, error: BaseException) -> list[RequestOutput]:
         """The executor raised: whatever this plan touched may be half written, so its requests end here."""
         reason = f"{type(error).__name__}: {error}"
+        self.scheduler.plan_failed(plan)
         ids = [row.request_id for row in plan.scheduled]
         if self.tracer:
             self.tracer.emit(StepFailed, error=reason, request_ids=tuple(ids))

@@ -4,7 +4,7 @@
 the engine's state after step s.
 """
 
-from micro_vllm.trace.chrome import write_chrome_trace
+
 from micro_vllm.trace.events import (
     TRACE_FORMAT,
     AnyEvent,
@@ -78,5 +78,5 @@ __all__ = [
     "decode_event",
     "encode_event",
     "read_trace",
-    "write_chrome_trace",
+
 ]

@@ -60,6 +60,7 @@ class Fold:
     def __init__(self, events: Iterable[TraceEvent] = ()) -> None:
         self.info: EngineInfo | None = None
         self.step = 0
+        """The last step planned; what came between two steps counts to the state after the former."""
         self.last_seq: int | None = None
         self.requests: dict[str, _Request] = {}
         self.running: dict[str, None] = {}
@@ -119,7 +120,6 @@ class Fold:
         else:
             if self.last_seq is not None and event.seq != self.last_seq + 1:
                 raise TraceLawError(f"event {event.seq} follows {self.last_seq}: events are missing")
-            self.step = event.step
             self._fold(event)
         self.last_seq = event.seq
 
@@ -179,6 +179,7 @@ class Fold:
                 del self.requests[event.request_id]
                 self.running.pop(event.request_id, None)
             case StepPlanned():
+                self.step = event.step
                 self._planned = event.rows
             case StepExecuted():
                 for row in self._planned:
