@@ -15,7 +15,6 @@ from typing import Any
 from micro_vllm.chat_prompt import Message, chat_with_kept_ids, plain_messages
 from micro_vllm.detokenizer import (
     BYTE_TOKEN,
-    REPLACEMENT,
     ByteLevelStream,
     IncrementalDetokenizer,
     TextStream,
@@ -51,12 +50,13 @@ class Tokenizer:
         own_eos = () if hf_tokenizer.eos_token_id is None else (hf_tokenizer.eos_token_id,)
         self.eos_token_ids: tuple[int, ...] = tuple(sorted({*own_eos, *eos_token_ids}))
         """Every id that ends an answer: of the tokenizer, of config.json and generation_config.json."""
-        self._vocabulary: dict[str, int] = backend.get_vocab(with_added_tokens=True)
-        self.vocab_size: int = 1 + max(self._vocabulary.values())
+        self.vocab_size: int = 1 + max(backend.get_vocab(with_added_tokens=True).values())
         """Ids below this are valid; the model may have more rows, which are padding."""
-        decoder = json.loads(backend.to_str())["decoder"] if self._vocabulary else None
-        self._is_byte_level = _decoder_kinds(decoder) == ["ByteLevel"]
-        self._has_byte_fallback = "ByteFallback" in _decoder_kinds(decoder)
+        kinds = _decoder_kinds(
+            None if backend.decoder is None else json.loads(backend.decoder.__getstate__())
+        )
+        self._is_byte_level = kinds == ["ByteLevel"]
+        self._has_byte_fallback = "ByteFallback" in kinds
         self._token_bytes: dict[int, bytes] = {}
 
     @classmethod
@@ -94,22 +94,18 @@ class Tokenizer:
             raise InvalidRequestError(
                 f"the text holds something that is no character (a lone surrogate?): {error}."
             ) from error
-        bos = self.bos_token_id
-        if (
-            add_special_tokens
-            and len(ids) > 1
-            and ids[0] == ids[1] == bos
-            and text.startswith(self._bos_text)
-        ):
-            return ids[1:] if not text.startswith(self._bos_text * 2) else ids
+        if add_special_tokens and self._adds_bos and ids[1:2] == [self.bos_token_id]:
+            return ids[1:]
         return ids
 
     @cached_property
-    def _bos_text(self) -> str:
-        return self._hf.bos_token or REPLACEMENT
+    def _adds_bos(self) -> bool:
+        with_bos = self._backend.encode("a", add_special_tokens=True).ids[:1]
+        without = self._backend.encode("a", add_special_tokens=False).ids[:1]
+        return with_bos == [self.bos_token_id] != without
 
     def encode_continuation(self, text: str) -> list[int]:
-        """Ids of ``text`` as it stands after other tokens: vocabularies that put a blank before a text do not."""
+        """Ids of ``text`` as it stands after other tokens: without the blank that some put before a text."""
         if not self._adds_blank:
             return self.encode(text, add_special_tokens=False)
         anchor = self.encode("\n", add_special_tokens=False)
@@ -166,16 +162,12 @@ class Tokenizer:
         return list(zip(ids, self.pieces(ids), strict=True))
 
     def token_text(self, token_id: int) -> str:
-        """One token for display: its text, or its bytes as ``\\xf0\\x9f`` where they are no whole character."""
+        """One token for display; bytes that are no whole character are written as ``\\xf0\\x9f``."""
         token = self._backend.id_to_token(token_id)
         if token is None:
             return ""
         if self._is_byte_level:
-            data = self.token_bytes(token_id)
-            try:
-                return data.decode("utf-8")
-            except UnicodeDecodeError:
-                return "".join(f"\\x{byte:02x}" for byte in data)
+            return self.token_bytes(token_id).decode("utf-8", errors="backslashreplace")
         if self.is_byte_token(token_id):
             byte = int(token[3:5], 16)
             return chr(byte) if byte < 0x80 else f"\\x{byte:02x}"
@@ -225,7 +217,7 @@ class Tokenizer:
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
     ) -> list[int]:
-        """Ids of the conversation's text. The template alone decides about BOS, so there is never a second."""
+        """Ids of the conversation's text. The template alone decides about BOS, so there is one at most."""
         text = self.apply_chat_template(messages, add_generation_prompt, continue_final_message)
         return self.encode(text, add_special_tokens=False)
 
@@ -246,7 +238,7 @@ class Tokenizer:
     def _render(self, plain: list[dict[str, Any]], add_generation_prompt: bool, continue_final: bool) -> str:
         if not self.has_chat_template:
             raise InvalidRequestError(
-                "this model has no chat template; use generate with a plain prompt, or load an instruct model."
+                "this model has no chat template; use generate with a plain prompt, or load a chat model."
             )
         if add_generation_prompt and continue_final:
             raise InvalidRequestError(
