@@ -62,7 +62,7 @@ def test_neighbouring_seeds_and_indices_are_not_correlated():
 
 
 def test_noise_is_gumbel():
-    """Kolmogorov-Smirnov distance of 200,000 values to the Gumbel distribution; 0.1 % point 1.95 / sqrt(n)."""
+    """Kolmogorov-Smirnov distance of 200,000 values to the Gumbel; its 0.1 % point is 1.95 / sqrt(n)."""
     noise = gumbel_noise(torch.arange(20), torch.arange(20), torch.arange(10_000)).flatten().double()
     noise = noise.sort().values
     n = len(noise)
