@@ -1,7 +1,7 @@
 """The attention runtime: the physical KV cache, and what models call once per layer.
 
 Layer k of every cache group lives in tensor k, so that one pool of block ids serves all groups and a block
-costs one group's bytes. Two groups never use the same block at the same time: the pool hands an id to one of them.
+costs one group's bytes. Two groups never use a block at the same time: the pool hands an id to one of them.
 Source: https://arxiv.org/abs/2309.06180 (paged attention), vLLM's hybrid KV cache manager (groups).
 """
 
@@ -64,7 +64,7 @@ class PagedKVCache:
         return self.data.numel() * self.data.element_size()
 
     def zero_blocks(self, block_ids: torch.Tensor) -> None:
-        """Clear freshly allocated blocks ``(n,) int64`` in all layers: no earlier owner's NaN outlives its block."""
+        """Clear freshly allocated blocks ``(n,) int64`` in all layers, so that no earlier NaN stays."""
         self.data.index_fill_(2, block_ids, 0)
 
 
@@ -111,7 +111,7 @@ class AttentionContext:
         value_slots.index_copy_(0, group.slot_mapping, value)
         prepared = self._prepared[index]
         if prepared is None:
-            prepared = self.operator.prepare(self.metadata, group, spec.window, self.cache.data.dtype)
+            prepared = self.operator.prepare(self.metadata, group, spec, self.cache.data.dtype)
             self._prepared[index] = prepared
         return self.operator.attend(prepared, spec, query, key, value, self.cache.layers[k])
 

@@ -15,7 +15,7 @@ class GroupMetadata:
     """One cache group's view of the batch."""
 
     block_tables: torch.Tensor
-    """(R, most blocks) int64, padded with the null block. Entries before a window may be stale: never read them."""
+    """(R, most blocks) int64, padded with the null block. Those before a window may be stale: do not read."""
     slot_mapping: torch.Tensor
     """(T,) int64: ``block_id * block_size + offset``, where each token's key and value are written."""
 

@@ -1,4 +1,4 @@
-"""From a name or a folder to a model in memory. Names are loaded on first use: the catalogue needs no torch."""
+"""From a name or a folder to a model in memory. Loaded on first use: the catalogue needs no torch."""
 
 from __future__ import annotations
 

@@ -8,26 +8,38 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import nn
 
-from micro_vllm.models.config import ModelConfig
+from micro_vllm.config import DTYPES
+from micro_vllm.errors import ConfigError
+from micro_vllm.model_loader.default import ModelFolder, check_model_folder, iter_weights
+from micro_vllm.models.config import CONFIG_FILE, ModelConfig
+from micro_vllm.models.decoder import DecoderForCausalLM
+from micro_vllm.models.registry import get_model_class
+from micro_vllm.models.weights import check_tensors
 
 if TYPE_CHECKING:
     from micro_vllm.tokenizer import Tokenizer
 
+LOCAL_BADGE = "local folder"
+
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """What an engine needs of a model. ``model`` is in inference mode and its weights are never written again."""
+    """What an engine needs of a model. The weights of ``model`` are never written again."""
 
     name: str
     path: Path
     config: ModelConfig
-    model: nn.Module
+    model: DecoderForCausalLM
     tokenizer: Tokenizer | None
     dtype: torch.dtype
     badge: str
     """Where the weights came from, for the page."""
+
+    @property
+    def num_parameters(self) -> int:
+        """Weights, a tied head counted once."""
+        return sum(parameter.numel() for parameter in self.model.parameters())
 
 
 def load_model(
@@ -38,4 +50,85 @@ def load_model(
     skip_tokenizer_init: bool = False,
     progress: Callable[..., Any] | None = None,
 ) -> LoadedModel:
-    raise NotImplementedError
+    """Load a local folder, a catalogue name or a Hub id.
+
+    ``dtype="auto"`` takes what config.json names, or else the dtype of the weights; float16 becomes
+    float32 on CPU, where float16 arithmetic is slow. ``progress`` goes to the catalogue, which may fetch.
+
+    Raises:
+        ModelNotFoundError: no source has the model.
+        UnsupportedModelError: the folder is sound but asks for something not implemented.
+        ModelLoadError: the folder is broken; the message names file and tensor. All of this is
+            found before memory for weights is spent.
+        ConfigError: ``dtype`` is unknown.
+    """
+    name, path, badge = _resolve(name_or_path, progress)
+    folder = check_model_folder(path)
+    config = ModelConfig.from_hf(
+        folder.config, folder.generation_config, source=str(folder.path / CONFIG_FILE)
+    )
+    chosen = choose_dtype(dtype, config, folder, device)
+    model_class = get_model_class(config.architecture)
+    _check_weights(model_class, config, folder)
+    tokenizer = None
+    if not skip_tokenizer_init:
+        from micro_vllm.tokenizer import Tokenizer
+
+        tokenizer = Tokenizer.from_folder(folder.path)
+    model = model_class(config, chosen, device)
+    model.load_weights(iter_weights(folder.path))
+    return LoadedModel(
+        name=name,
+        path=folder.path,
+        config=config,
+        model=model,
+        tokenizer=tokenizer,
+        dtype=chosen,
+        badge=badge,
+    )
+
+
+def choose_dtype(
+    asked: str, config: ModelConfig, folder: ModelFolder, device: torch.device | str
+) -> torch.dtype:
+    """The dtype weights and cache get.
+
+    Raises:
+        ConfigError: ``asked`` is none of ``micro_vllm.config.DTYPES``.
+    """
+    if asked not in DTYPES:
+        raise ConfigError(f"dtype={asked!r} is unknown; allowed: {', '.join(DTYPES)}.")
+    if asked != "auto":
+        return getattr(torch, asked)
+    if config.dtype is not None:
+        named = getattr(torch, config.dtype)
+    else:
+        named = next(iter(folder.tensors.values())).dtype
+    on_cpu = torch.device(device).type == "cpu"
+    if named == torch.float64 or (named == torch.float16 and on_cpu):
+        return torch.float32
+    return named
+
+
+def _check_weights(model_class: type[DecoderForCausalLM], config: ModelConfig, folder: ModelFolder) -> None:
+    """Compare the headers with what the model needs, on a copy of the model that holds no memory."""
+    expected = model_class(config, device="meta").expected_tensors()
+    check_tensors(
+        expected,
+        {name: info.shape for name, info in folder.tensors.items()},
+        config.tie_word_embeddings,
+        source=str(folder.path),
+        files={name: info.file for name, info in folder.tensors.items()},
+    )
+
+
+def _resolve(
+    name_or_path: str | Path, progress: Callable[..., Any] | None
+) -> tuple[str, Path, str]:  # name, folder, badge
+    path = Path(name_or_path)
+    if isinstance(name_or_path, Path) or path.is_dir():
+        return path.name or str(path.resolve().name), path, LOCAL_BADGE
+    from micro_vllm.model_loader.catalogue import resolve_model
+
+    resolved = resolve_model(name_or_path, progress=progress)
+    return resolved.name, Path(resolved.path), resolved.badge

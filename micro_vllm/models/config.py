@@ -1,4 +1,4 @@
-"""ModelConfig: what a Hugging Face ``config.json`` says about a decoder, checked and with no spelling left open.
+"""ModelConfig: what a Hugging Face ``config.json`` says about a decoder, checked, in one spelling.
 
 Whatever would change the numbers and is not implemented is refused here, by its key, before memory is spent.
 Source: https://huggingface.co/docs/transformers/main_classes/configuration
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from micro_vllm.errors import ConfigError, ModelLoadError, UnsupportedModelError
-from micro_vllm.models.rope_config import RopeConfig, read_rope
+from micro_vllm.layers.rope_config import RopeConfig, read_rope
 
 CONFIG_FILE = "config.json"
 GENERATION_CONFIG_FILE = "generation_config.json"
@@ -106,15 +106,14 @@ class ModelConfig:
         _refuse_unsupported(keys, source)
         num_layers = keys.positive("num_hidden_layers")
         num_heads = keys.positive("num_attention_heads")
-        num_kv_heads = (
-            num_heads if keys.get("num_key_value_heads") is None else keys.positive("num_key_value_heads")
-        )
+        num_kv_heads = keys.positive("num_key_value_heads", default=num_heads)
         if num_heads % num_kv_heads:
             raise ModelLoadError(
-                f"{source}: num_attention_heads={num_heads} is no multiple of num_key_value_heads={num_kv_heads}."
+                f"{source}: num_attention_heads={num_heads} is no multiple of "
+                f"num_key_value_heads={num_kv_heads}."
             )
         hidden_size = keys.positive("hidden_size")
-        head_dim = hidden_size // num_heads if keys.get("head_dim") is None else keys.positive("head_dim")
+        head_dim = keys.positive("head_dim", default=hidden_size // num_heads)
         if head_dim % 2:
             raise ModelLoadError(f"{source}: head_dim={head_dim} is odd; rotary positions need pairs.")
         max_positions = keys.positive("max_position_embeddings")
@@ -161,12 +160,14 @@ def windows_by_layer_type(
     layer_types = hf["layer_types"]
     if not isinstance(layer_types, list) or len(layer_types) != num_layers:
         raise ModelLoadError(
-            f"{CONFIG_FILE}: layer_types must list one kind for each of the {num_layers} layers; got {layer_types!r}."
+            f"{CONFIG_FILE}: layer_types must list one kind for each of the {num_layers} layers; "
+            f"got {layer_types!r}."
         )
     for kind in layer_types:
         if kind not in kinds:
             raise UnsupportedModelError(
-                f"{CONFIG_FILE}: layer_types holds {kind!r}, which is not implemented; known: {', '.join(kinds)}."
+                f"{CONFIG_FILE}: layer_types holds {kind!r}, which is not implemented; "
+                f"known: {', '.join(kinds)}."
             )
     return tuple(kinds[kind] for kind in layer_types)
 
@@ -181,8 +182,10 @@ class _Keys:
     def get(self, key: str) -> Any:
         return self.values.get(key)
 
-    def positive(self, key: str) -> int:
-        value = self._required(key)
+    def positive(self, key: str, default: int | None = None) -> int:
+        value = self._required(key) if default is None else self.values.get(key)
+        if value is None:
+            value = default
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise ModelLoadError(f"{self.source}: {key}={value!r} must be a whole number, 1 or more.")
         return value
@@ -201,9 +204,7 @@ class _Keys:
 
     def _required(self, key: str) -> Any:
         if self.values.get(key) is None:
-            raise ModelLoadError(
-                f"{self.source} has no {key!r}; the folder is incomplete or of another format."
-            )
+            raise ModelLoadError(f"{self.source} has no {key!r}; the folder is incomplete or another format.")
         return self.values[key]
 
 
@@ -228,9 +229,8 @@ def _refuse_unsupported(keys: _Keys, source: str) -> None:
         raise UnsupportedModelError(f"{source}: hidden_act={activation!r} is not implemented; known: 'silu'.")
     quantization = keys.get("quantization_config")
     if quantization is not None:
-        method = (
-            quantization.get("quant_method", "unnamed") if isinstance(quantization, Mapping) else quantization
-        )
+        named = isinstance(quantization, Mapping)
+        method = quantization.get("quant_method", "unnamed") if named else quantization
         raise UnsupportedModelError(
             f"{source}: quantization_config ({method!r}) is not implemented; "
             "use the folder with the original float weights."

@@ -13,8 +13,8 @@ from micro_vllm.attention.spec import AttentionSpec
 class AttentionOperator(Protocol):
     """Computes attention of one flattened batch over the paged cache.
 
-    An operator holds no state between steps. What depends on the step and the cache group only (gather indices,
-    masks) is made once by ``prepare`` and reused by all layers of the group.
+    An operator holds no state between steps. What depends on the step and the cache group only (gather
+    indices, masks) is made once by ``prepare`` and reused by all layers of the group.
     """
 
     name: str
@@ -23,10 +23,13 @@ class AttentionOperator(Protocol):
         self,
         metadata: AttentionMetadata,
         group: GroupMetadata,
-        window: int | None,
+        spec: AttentionSpec,
         dtype: torch.dtype,
     ) -> Any:
-        """Index and mask tensors for one group. Must not read table entries wholly before a window."""
+        """Index and mask tensors for one group, whose layers all have this ``spec``.
+
+        Table entries wholly before a window may be stale and must not be read.
+        """
         ...
 
     def attend(
@@ -38,5 +41,5 @@ class AttentionOperator(Protocol):
         value: torch.Tensor,  # (T, H_kv, D), already written to the cache
         kv_cache: torch.Tensor,  # (2, blocks, block_size, H_kv, D) of this layer
     ) -> torch.Tensor:  # (T, H, D)
-        """Attention output for every query token. Slots that a query may not see never reach it, NaN included."""
+        """Attention of every query token. Slots it may not see never reach it, NaN included."""
         ...

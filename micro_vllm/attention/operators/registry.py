@@ -11,7 +11,7 @@ from micro_vllm.errors import ConfigError
 DEFAULT_OPERATOR = "sdpa"
 """What ``attention="auto"`` means."""
 
-# name -> (module, class). A faster operator registers beside these; `reference` stays what it is measured against.
+# name -> (module, class). Faster ones register beside these; `reference` is what they must agree with.
 _OPERATORS: dict[str, tuple[str, str]] = {
     "reference": ("micro_vllm.attention.operators.reference", "ReferenceAttention"),
     "sdpa": ("micro_vllm.attention.operators.sdpa", "SDPAAttention"),
@@ -19,7 +19,7 @@ _OPERATORS: dict[str, tuple[str, str]] = {
 
 
 def register(name: str, module: str, factory: str) -> None:
-    """Make ``attention=name`` build ``module.factory()``. The module is imported when it is first asked for."""
+    """Make ``attention=name`` build ``module.factory()``; the module is imported when first asked for."""
     if name == "auto" or name in _OPERATORS:
         raise ConfigError(f"attention operator {name!r} is registered already; choose another name.")
     _OPERATORS[name] = (module, factory)
