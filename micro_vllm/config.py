@@ -54,7 +54,9 @@ class EngineConfig:
             if name not in known:
                 close = difflib.get_close_matches(name, known, n=1)
                 hint = f" Did you mean {close[0]!r}?" if close else ""
-                raise ConfigError(f"unknown engine setting {name!r}.{hint} Known settings: {', '.join(known)}.")
+                raise ConfigError(
+                    f"unknown engine setting {name!r}.{hint} Known settings: {', '.join(known)}."
+                )
         return super().__new__(cls)
 
     def __post_init__(self) -> None:

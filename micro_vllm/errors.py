@@ -55,3 +55,11 @@ class EngineClosedError(MicroVLLMError):
 
 class IntegrityError(MicroVLLMError):
     """Pool, block tables, hashes and queues do not add up: a bug in the engine."""
+
+
+class TraceFileError(MicroVLLMError, ValueError):
+    """A file is not a trace; the message names file and line."""
+
+
+class TraceLawError(MicroVLLMError):
+    """Events contradict each other or skip a number, so they cannot be folded."""

@@ -121,7 +121,9 @@ class LLM:
         ]
         return self.generate(prompts, sampling_params, use_tqdm=use_tqdm)
 
-    def stream(self, prompt: Prompt, sampling_params: SamplingParams | None = None) -> Iterator[RequestOutput]:
+    def stream(
+        self, prompt: Prompt, sampling_params: SamplingParams | None = None
+    ) -> Iterator[RequestOutput]:
         """Cumulative outputs of one request as they grow. Closing the iterator aborts it.
 
         The request is checked at once and queued when the first output is asked for.
@@ -256,5 +258,7 @@ def _one_each(name: str, values: Any, count: int) -> list[Any]:
     if not isinstance(values, Sequence):
         return [values] * count
     if len(values) != count:
-        raise InvalidRequestError(f"{len(values)} {name} for {count} prompts; pass one for all or one for each.")
+        raise InvalidRequestError(
+            f"{len(values)} {name} for {count} prompts; pass one for all or one for each."
+        )
     return list(values)

@@ -128,4 +128,6 @@ class BlockPool:
                 raise IntegrityError(f"block {block.block_id} has a hash the prefix cache does not know")
         keyed = sum(block.key is not None for block in self.blocks)
         if keyed != self.prefix_cache.num_blocks:
-            raise IntegrityError(f"{keyed} blocks have a hash, the prefix cache holds {self.prefix_cache.num_blocks}")
+            raise IntegrityError(
+                f"{keyed} blocks have a hash, the prefix cache holds {self.prefix_cache.num_blocks}"
+            )

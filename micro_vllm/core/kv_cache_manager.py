@@ -131,9 +131,7 @@ class KVCacheManager:
         missing = [max(0, group.num_missing(request, num_tokens)) for group in self.groups]
         if sum(missing) > self.pool.num_free:
             return None
-        return tuple(
-            group.append_blocks(request, n) for group, n in zip(self.groups, missing, strict=True)
-        )
+        return tuple(group.append_blocks(request, n) for group, n in zip(self.groups, missing, strict=True))
 
     def register_full(self, request: Request) -> None:
         """Make blocks that became full hittable. Call after ``num_computed_tokens`` has grown."""

@@ -312,7 +312,9 @@ def _check_queues(requests: dict[str, Request], waiting: SortedDict, running: Se
     waits = {request.request_id for request in waiting.values()}
     runs = {request.request_id for request in running}
     if waits & runs or waits | runs != requests.keys() or len(runs) != len(running):
-        raise IntegrityError(f"queues: waiting {sorted(waits)}, running {sorted(runs)}, all {sorted(requests)}")
+        raise IntegrityError(
+            f"queues: waiting {sorted(waits)}, running {sorted(runs)}, all {sorted(requests)}"
+        )
     for request in running:
         if request.status is not RequestStatus.RUNNING or request.num_missing_tokens < 1:
             raise IntegrityError(f"{request.request_id} runs with nothing to compute")

@@ -107,7 +107,8 @@ class Engine:
             model=self.model.name,
             config=dict(describe_config(config)),
             groups=tuple(
-                GroupInfo(window=g.window, num_layers=sum(layer >= 0 for layer in g.layer_ids)) for g in groups
+                GroupInfo(window=g.window, num_layers=sum(layer >= 0 for layer in g.layer_ids))
+                for g in groups
             ),
             num_blocks=num_blocks,
             block_size=config.block_size,
@@ -207,7 +208,9 @@ class Engine:
             self.tracer.step = self._num_steps + 1
         return outputs
 
-    def _take_in(self, plan: ExecutionPlan, result: StepResult, schedule_seconds: float) -> list[RequestOutput]:
+    def _take_in(
+        self, plan: ExecutionPlan, result: StepResult, schedule_seconds: float
+    ) -> list[RequestOutput]:
         if self.tracer:
             self.tracer.emit(
                 StepExecuted,

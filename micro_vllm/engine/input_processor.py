@@ -74,11 +74,15 @@ class InputProcessor:
         """Raises InvalidRequestError or CapacityError with the value, the limit and what to do."""
         params = params or SamplingParams()
         if not isinstance(params, SamplingParams):
-            raise InvalidRequestError(f"sampling parameters are a {type(params).__name__}; pass SamplingParams(...).")
+            raise InvalidRequestError(
+                f"sampling parameters are a {type(params).__name__}; pass SamplingParams(...)."
+            )
         if isinstance(priority, bool) or not isinstance(priority, int):
             raise InvalidRequestError(f"priority={priority!r} is not a whole number; lower runs earlier.")
         if cache_salt is not None and (not isinstance(cache_salt, str) or not cache_salt):
-            raise InvalidRequestError(f"cache_salt={cache_salt!r}: pass a non-empty string, or None to share.")
+            raise InvalidRequestError(
+                f"cache_salt={cache_salt!r}: pass a non-empty string, or None to share."
+            )
         text, token_ids = self._tokenize(prompt)
         self._check_ids("the prompt", token_ids)
         self._check_params(params)
@@ -137,7 +141,9 @@ class InputProcessor:
     def _check_ids(self, where: str, token_ids: Sequence[int]) -> None:
         for token_id in token_ids:
             if isinstance(token_id, bool) or not isinstance(token_id, int):
-                raise InvalidRequestError(f"{where} holds {token_id!r}, which is not a token id (a whole number).")
+                raise InvalidRequestError(
+                    f"{where} holds {token_id!r}, which is not a token id (a whole number)."
+                )
             if not 0 <= token_id < self.model.vocab_size:
                 raise InvalidRequestError(
                     f"{where} holds token id {token_id}; {self.model.name} has ids 0 to "

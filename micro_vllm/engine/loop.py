@@ -222,7 +222,9 @@ class EngineLoop:
             handle.fail(error)
 
     def _publish(self, outputs: list[RequestOutput]) -> None:
-        self._stats = self.engine.stats()  # before the outputs: who holds the last one must not read older counts
+        self._stats = (
+            self.engine.stats()
+        )  # before the outputs: who holds the last one must not read older counts
         for output in outputs:
             handle = self._handles.get(output.request_id)
             if output.finished:

@@ -131,7 +131,9 @@ class SamplingParams:
         for name in ("stop", "bad_words"):
             for text in getattr(self, name) or ():
                 if not isinstance(text, str) or not text:
-                    raise InvalidRequestError(f"{name} holds {text!r}; every entry must be a non-empty string.")
+                    raise InvalidRequestError(
+                        f"{name} holds {text!r}; every entry must be a non-empty string."
+                    )
         if self.stop and not self.detokenize:
             raise InvalidRequestError(
                 "stop strings need detokenize=True; use stop_token_ids or turn detokenize on."
@@ -140,7 +142,9 @@ class SamplingParams:
             for token_id in getattr(self, name) or ():
                 _integer(f"a token id in {name}", token_id, 0, None)
         if self.allowed_token_ids is not None and not self.allowed_token_ids:
-            raise InvalidRequestError("allowed_token_ids is empty: nothing could be sampled; use None for all.")
+            raise InvalidRequestError(
+                "allowed_token_ids is empty: nothing could be sampled; use None for all."
+            )
         for token_id, bias in (self.logit_bias or {}).items():
             _number(f"logit_bias[{token_id}]", bias, -100.0, 100.0)
 
@@ -186,9 +190,7 @@ class SamplingSpec:
 
     @property
     def has_penalties(self) -> bool:
-        return (
-            self.repetition_penalty != 1.0 or self.presence_penalty != 0.0 or self.frequency_penalty != 0.0
-        )
+        return self.repetition_penalty != 1.0 or self.presence_penalty != 0.0 or self.frequency_penalty != 0.0
 
 
 def _number(

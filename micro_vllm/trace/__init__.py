@@ -4,7 +4,7 @@
 the engine's state after step s.
 """
 
-
+from micro_vllm.trace.chrome import chrome_events, write_chrome_trace
 from micro_vllm.trace.events import (
     TRACE_FORMAT,
     AnyEvent,
@@ -35,12 +35,11 @@ from micro_vllm.trace.events import (
     TokensSampled,
     TraceEvent,
 )
-from micro_vllm.trace.fold import Fold, TraceLawError
-from micro_vllm.trace.jsonl import JsonlSink, decode_event, encode_event, read_trace
+from micro_vllm.trace.fold import Fold
+from micro_vllm.trace.jsonl import JsonlSink, decode_event, encode_event, read_trace, write_trace
 from micro_vllm.trace.sinks import TeeSink, TraceLog, Tracer, TraceSink
 
 __all__ = [
-    "TRACE_FORMAT",
     "AnyEvent",
     "BlockCached",
     "BlockEvicted",
@@ -68,15 +67,17 @@ __all__ = [
     "StepExecuted",
     "StepFailed",
     "StepPlanned",
+    "TRACE_FORMAT",
     "TeeSink",
     "TokensSampled",
     "TraceEvent",
-    "TraceLawError",
     "TraceLog",
     "TraceSink",
     "Tracer",
+    "chrome_events",
     "decode_event",
     "encode_event",
     "read_trace",
-
+    "write_chrome_trace",
+    "write_trace",
 ]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from micro_vllm.errors import MicroVLLMError
+from micro_vllm.errors import TraceLawError
 from micro_vllm.trace.events import (
     BlockCached,
     BlockEvicted,
@@ -34,10 +34,6 @@ from micro_vllm.trace.events import (
     TokensSampled,
     TraceEvent,
 )
-
-
-class TraceLawError(MicroVLLMError):
-    """The events contradict each other or skip a number."""
 
 
 @dataclass

@@ -9,16 +9,12 @@ from types import TracebackType
 
 import msgspec
 
-from micro_vllm.errors import MicroVLLMError
+from micro_vllm.errors import TraceFileError
 from micro_vllm.trace.events import TRACE_FORMAT, AnyEvent, EngineStarted, Snapshot, TraceEvent
 
 _encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder(AnyEvent)
 _KINDS = {cls.__name__ for cls in AnyEvent.__args__}
-
-
-class TraceFileError(MicroVLLMError, ValueError):
-    """The file is not a trace; the message names file and line."""
 
 
 class _Kind(msgspec.Struct):

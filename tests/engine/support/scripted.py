@@ -70,7 +70,9 @@ class ScriptedExecutor:
             row = self._row(scheduled.request_id)
             known = row.token_ids[scheduled.start : scheduled.start + scheduled.count]
             if list(scheduled.new_token_ids) != known or not known:
-                raise PlanError(f"{scheduled.request_id}: plan says {scheduled.new_token_ids}, row has {known}")
+                raise PlanError(
+                    f"{scheduled.request_id}: plan says {scheduled.new_token_ids}, row has {known}"
+                )
             for group, new_ids in enumerate(scheduled.new_block_ids):
                 row.tables[group].extend(new_ids)
             self._check_cache(row, scheduled.start)
