@@ -298,7 +298,7 @@ def _max_model_len(config: EngineConfig, model: ServedModel) -> int:
     if not config.enable_chunked_prefill and config.max_num_batched_tokens < length:
         raise ConfigError(
             f"without chunked prefill a whole prompt must fit in one step, but max_num_batched_tokens="
-            f"{config.max_num_batched_tokens:,} is less than max_model_len={length:,}. Raise it, lower max_model_len, or "
-            "set enable_chunked_prefill=True."
+            f"{config.max_num_batched_tokens:,} is less than max_model_len={length:,}. Raise it, lower max_model_len, "
+            "or set enable_chunked_prefill=True."
         )
     return length

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 
 from micro_vllm.engine.output import RequestOutput
+from micro_vllm.errors import EngineClosedError
 
 
 class RequestHandle:
     """Holds the newest output only. Each iteration yields the newest one not seen yet, and ends with the finished one.
 
-    Leaving an iteration before the end (break, a closed generator, a cancelled task) aborts the request: nobody waits for
-    it any more.
+    Leaving an iteration before the end (break, a closed generator, a cancelled task) aborts the request: nobody
+    waits for it any more.
     """
 
     def __init__(self, request_id: str, abort: Callable[[str], None]) -> None:
@@ -41,10 +43,10 @@ class RequestHandle:
         self._version += 1
         self._condition.notify_all()
         for wake in self._wakers.values():
-            try:
+            with contextlib.suppress(
+                RuntimeError
+            ):  # that reader's event loop is closed: nobody is left to wake
                 wake()
-            except RuntimeError:
-                pass  # that reader's event loop is closed: nobody is left to be woken
 
     # ------------------------------------------------------------ the caller's side
 
@@ -111,7 +113,5 @@ class RequestHandle:
 
     def _give_up(self) -> None:
         if not self.finished:
-            try:
+            with contextlib.suppress(EngineClosedError):  # the loop is closed, and the request with it
                 self._abort(self.request_id)
-            except Exception:  # noqa: S110, SIM105  # the loop is closed, and the request with it
-                pass

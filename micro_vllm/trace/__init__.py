@@ -40,6 +40,7 @@ from micro_vllm.trace.jsonl import JsonlSink, decode_event, encode_event, read_t
 from micro_vllm.trace.sinks import TeeSink, TraceLog, Tracer, TraceSink
 
 __all__ = [
+    "TRACE_FORMAT",
     "AnyEvent",
     "BlockCached",
     "BlockEvicted",
@@ -67,7 +68,6 @@ __all__ = [
     "StepExecuted",
     "StepFailed",
     "StepPlanned",
-    "TRACE_FORMAT",
     "TeeSink",
     "TokensSampled",
     "TraceEvent",

@@ -1,7 +1,7 @@
 """The kinds of events. Frozen msgspec structs: ``kind`` on the wire is the class name.
 
-Every event has ``seq`` (gapless per engine), ``engine`` (its id), ``step`` and ``time`` (monotonic seconds). What happens
-between two steps (an add, an abort) carries the number of the next step. Readers skip kinds they do not know.
+Every event has ``seq`` (gapless per engine), ``engine`` (its id), ``step`` and ``time`` (monotonic seconds). What
+happens between two steps (an add, an abort) carries the number of the next step. Readers skip kinds they do not know.
 """
 
 from __future__ import annotations

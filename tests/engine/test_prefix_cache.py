@@ -157,7 +157,7 @@ def test_hybrid_hit_shrinks_to_what_every_group_can_give():
     ask(engine, prompt)
     kv = engine.scheduler.kv
     # Evict the sliding group's blocks 6 and 7 (of 8): the longest hit it can still give ends before them.
-    request_hashes = [hash_ for hash_ in _hashes(prompt, 4)]
+    request_hashes = list(_hashes(prompt, 4))
     for index in (6, 5):
         key = next(k for k in kv.prefix_cache.table if k.group == 1 and k.hash == request_hashes[index])
         (block_id,) = kv.prefix_cache.table[key]
@@ -190,7 +190,7 @@ def test_freed_blocks_are_hits_until_they_are_handed_out_and_go_in_exact_lru_ord
     # Tail first within a request, older request first.
     assert cached_in_order == [2, 1, 4, 3]
     ask(engine, ids(40, start=2), SamplingParams(max_tokens=1))  # takes ten: the eight unused, then 2 and 1
-    assert ask(engine, second + [EOS + 1], SamplingParams(max_tokens=1))[1] == 8
+    assert ask(engine, [*second, EOS + 1], SamplingParams(max_tokens=1))[1] == 8
 
 
 def test_without_prefix_caching_nothing_is_registered_and_nothing_is_hit(layout):

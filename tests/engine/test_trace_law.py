@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections import Counter
 
@@ -122,7 +123,7 @@ def test_fold_from_any_snapshot_reaches_the_same_states(layout):
 def test_seq_is_gapless_and_step_never_falls():
     events, _, _ = random_run(5, "hybrid", failures=True)
     assert [event.seq for event in events] == list(range(len(events)))
-    assert all(a.step <= b.step and a.time <= b.time for a, b in zip(events, events[1:], strict=False))
+    assert all(a.step <= b.step and a.time <= b.time for a, b in itertools.pairwise(events))
 
 
 def test_every_event_survives_json():
