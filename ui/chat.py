@@ -1,0 +1,263 @@
+"""The chat: what Send, Stop, Retry and New chat do. Engine calls in, values for the components out."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import gradio as gr
+
+from micro_vllm.errors import InvalidRequestError, MicroVLLMError
+from micro_vllm.sampling.params import SamplingParams
+from ui.controls import to_params
+from ui.conversation import AnswerFacts, Turn, meta_line, to_chatbot, to_messages, waiting_line
+from ui.engine_host import EngineHost, ServingEngine
+from ui.markdown import plain
+from ui.visitors import Visitor, Visitors
+
+YIELD_SECONDS = 0.12
+"""At most about eight updates a second, however fast the model is."""
+HEARTBEAT_SECONDS = 1.0
+"""While nothing comes, yield all the same: only then is a closed tab noticed."""
+
+History = tuple[Turn, ...]
+Outputs = list[Any]
+"""Values for [chatbot, history, prompt, send, stop, retry]."""
+
+
+class Chat:
+    """The handlers of one page; all that is per visitor comes in as arguments."""
+
+    def __init__(self, host: EngineHost, visitors: Visitors) -> None:
+        self._host = host
+        self._visitors = visitors
+        self._limits = host.settings.limits
+
+    # ------------------------------------------------------------ handlers
+
+    async def send(
+        self, text: str, history: History, system_prompt: str, *rest: Any
+    ) -> AsyncIterator[Outputs]:
+        """``rest``: the values of the sampling panel, then the gr.Request."""
+        *values, request = rest
+        if not text.strip():
+            yield [gr.skip()] * 6
+            return
+        turns = (*history, Turn("user", text))
+        async for outputs in self._answer(turns, history, text, system_prompt, values, request):
+            yield outputs
+
+    async def retry(
+        self, text: str, history: History, system_prompt: str, *rest: Any
+    ) -> AsyncIterator[Outputs]:
+        """Answer the last prompt again; what is being typed stays."""
+        *values, request = rest
+        turns = history
+        while turns and turns[-1].role == "assistant":
+            turns = turns[:-1]
+        if not turns:
+            raise gr.Error("There is no prompt to answer again yet; write one first.")
+        async for outputs in self._answer(turns, history, None, system_prompt, values, request):
+            yield outputs
+
+    def stop(self, request: gr.Request) -> None:
+        """End this visitor's answers. Their generators see the last output and keep the partial text."""
+        self._abort(self._visitors.live(self._visitors.of_session(_session(request))))
+
+    def new_chat(self, request: gr.Request) -> Outputs:
+        self.stop(request)
+        return [[], (), gr.skip(), *_buttons(busy=False, can_retry=False)]
+
+    def leave(self, request: gr.Request) -> None:
+        """The tab was closed."""
+        self._abort(self._visitors.forget(_session(request)))
+
+    def _abort(self, request_ids: Sequence[str]) -> None:
+        engine = self._host.engine
+        for request_id in request_ids if engine else ():
+            try:
+                engine.loop.abort(request_id)  # type: ignore[union-attr]
+            except MicroVLLMError:
+                return  # the loop is closed, and with it every request
+
+    # ------------------------------------------------------------ one answer
+
+    async def _answer(
+        self,
+        turns: History,
+        before: History,
+        typed: str | None,
+        system_prompt: str,
+        values: Sequence[Any],
+        request: gr.Request,
+    ) -> AsyncIterator[Outputs]:
+        """``before`` and ``typed`` are put back if the prompt is refused."""
+        try:
+            params = to_params(values, self._limits.max_answer_tokens)
+        except InvalidRequestError as error:
+            raise gr.Error(plain(str(error)), title="Sampling") from error
+
+        answer = Turn("assistant", "", meta=waiting_line("…"))
+        cleared: Any = gr.skip() if typed is None else ""
+        yield [to_chatbot((*turns, answer)), gr.skip(), cleared, *_buttons(busy=True, can_retry=False)]
+        try:
+            async for words in self._until_ready():
+                answer = replace(answer, meta=waiting_line(words))
+                yield [to_chatbot((*turns, answer)), *[gr.skip()] * 5]
+            engine = self._ready_engine()
+            visitor = self._visitors.of_session(_session(request))
+            handle = self._submit(engine, visitor, turns, system_prompt, params)
+        except MicroVLLMError as error:
+            kept: Any = gr.skip() if typed is None else typed
+            can_retry = any(turn.role == "assistant" for turn in before)
+            yield [to_chatbot(before), before, kept, *_buttons(busy=False, can_retry=can_retry)]
+            raise gr.Error(plain(str(error)), title="Not sent", duration=20) from error
+
+        try:
+            async for answer in _follow(engine, handle):
+                yield [to_chatbot((*turns, answer)), *[gr.skip()] * 5]
+        finally:
+            # Also when Gradio closes this generator because the tab is gone.
+            self._visitors.end(visitor, handle.request_id)
+            if not handle.finished:
+                self._abort([handle.request_id])
+        turns = (*turns, answer)
+        yield [to_chatbot(turns), turns, gr.skip(), *_buttons(busy=False, can_retry=True)]
+
+    async def _until_ready(self) -> AsyncIterator[str]:
+        """What the visitor is waiting for, as long as a model is being loaded and none serves."""
+        while self._host.engine is None:
+            state = await self._host.wait_until_settled(HEARTBEAT_SECONDS / 2)
+            if state.status not in ("empty", "loading"):
+                return
+            share = f" {state.progress:.0%}" if state.progress is not None else ""
+            yield f"waiting for the model · {state.message}{share}"
+
+    def _ready_engine(self) -> ServingEngine:
+        engine = self._host.engine
+        if engine is None:
+            raise InvalidRequestError(
+                f"no model is loaded: {self._host.state.message} Choose another model under “Model” and press Load."
+            )
+        return engine
+
+    def _submit(
+        self,
+        engine: ServingEngine,
+        visitor: Visitor,
+        turns: History,
+        system_prompt: str,
+        params: SamplingParams,
+    ) -> Any:
+        """Queue the chat. Raises InvalidRequestError with the numbers and what to do."""
+        limits = self._limits
+        if limits.max_requests_per_visitor is not None:
+            live = len(self._visitors.live(visitor))
+            if live >= limits.max_requests_per_visitor:
+                raise InvalidRequestError(
+                    f"{live} of your answers are still being written; this shared server allows "
+                    f"{limits.max_requests_per_visitor} at a time. Wait for one or press Stop."
+                )
+            if limits.max_waiting is not None and engine.loop.stats().num_waiting >= limits.max_waiting:
+                raise InvalidRequestError(
+                    f"{limits.max_waiting} requests are waiting already, as many as this shared server queues. "
+                    "Try again in a moment."
+                )
+        messages = to_messages(turns, system_prompt, engine.model_key)
+        token_ids = engine.loaded.tokenizer.render_chat_with_ids(messages)
+        _check_length(len(token_ids), engine, limits.max_prompt_tokens)
+        salt = visitor.token if self._host.settings.is_hosted else None
+        handle = engine.loop.submit({"prompt_token_ids": list(token_ids)}, params, cache_salt=salt)
+        self._visitors.begin(visitor, handle.request_id)
+        return handle
+
+
+async def _follow(engine: ServingEngine, handle: Any) -> AsyncIterator[Turn]:
+    """The answer as it grows: the newest output at most every YIELD_SECONDS, a heartbeat when nothing comes."""
+    first_token_at: float | None = None
+    begun = last_yield = time.monotonic()
+    seen: Any = None
+    arrival: int | None = None
+    turn = Turn("assistant", "", model_key=engine.model_key, meta=waiting_line("waiting for its turn …"))
+    while True:
+        finished = handle.finished  # before the output is read: what is read then is the last one
+        output = handle.result(0) if finished else handle.latest
+        now = time.monotonic()
+        if output is not None and output is not seen:
+            seen = output
+            if arrival is None:
+                arrival = engine.replay.arrival_of(handle.request_id)
+            answer = output.outputs[0]
+            if answer.token_ids and first_token_at is None:
+                first_token_at = now
+            turn = replace(
+                turn,
+                text=answer.text,
+                token_ids=tuple(answer.token_ids),
+                meta=meta_line(_facts(output, arrival, begun, first_token_at, now)),
+            )
+            yield turn
+            last_yield = now
+        elif now - last_yield >= HEARTBEAT_SECONDS:
+            yield turn
+            last_yield = now
+        if finished:
+            return
+        await asyncio.sleep(YIELD_SECONDS)
+
+
+def _facts(
+    output: Any, arrival: int | None, begun: float, first_token_at: float | None, now: float
+) -> AnswerFacts:
+    answer, metrics = output.outputs[0], output.metrics
+    num_tokens = len(answer.token_ids)
+    tpot = metrics.tpot
+    if tpot is None and first_token_at is not None and num_tokens > 1 and now > first_token_at:
+        tpot = (now - first_token_at) / (num_tokens - 1)
+    ttft = metrics.ttft
+    if ttft is None and first_token_at is not None:
+        ttft = first_token_at - begun
+    return AnswerFacts(
+        num_prompt_tokens=len(output.prompt_token_ids),
+        num_output_tokens=num_tokens,
+        num_cached_tokens=output.num_cached_tokens,
+        ttft=ttft,
+        tpot=tpot,
+        finish_reason=answer.finish_reason,
+        stop_reason=answer.stop_reason,
+        error=answer.error or "",
+        arrival=arrival,
+        num_preemptions=metrics.num_preemptions,
+    )
+
+
+def _check_length(num_tokens: int, engine: ServingEngine, limit: int | None) -> None:
+    """In the words of a chat, before the engine says it in those of an engine."""
+    info = engine.loop.engine.info
+    pool = info.num_blocks * info.block_size
+    longest = min(info.max_model_len - 1, pool, limit if limit is not None else pool)
+    if num_tokens > longest:
+        why = {
+            info.max_model_len - 1: "the model's context",
+            pool: f"the KV cache of {info.num_blocks:,} blocks",
+        }.get(longest, "the limit of this shared server")
+        raise InvalidRequestError(
+            f"With your message this chat is {num_tokens:,} tokens long; at most {longest:,} are allowed ({why}). "
+            "Shorten the message, or press New chat to start without the earlier turns."
+        )
+
+
+def _buttons(*, busy: bool, can_retry: bool) -> list[Any]:
+    """Updates for send, stop and retry."""
+    return [
+        gr.update(interactive=not busy),
+        gr.update(interactive=busy),
+        gr.update(interactive=can_retry and not busy),
+    ]
+
+
+def _session(request: gr.Request) -> str:
+    return request.session_hash or ""

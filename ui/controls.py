@@ -1,0 +1,179 @@
+"""The sampling panel: its fields, its presets, the sentence that sums it up, and SamplingParams from it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import gradio as gr
+
+from micro_vllm.errors import InvalidRequestError
+from micro_vllm.sampling.params import SamplingParams
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One number of the panel. ``off`` is the value that changes nothing."""
+
+    name: str
+    label: str
+    help: str
+    default: float | None
+    off: float | None
+    step: float = 0.05
+    is_whole: bool = False
+
+    @property
+    def elem_id(self) -> str:
+        return self.name.replace("_", "-")
+
+
+FIELDS = (
+    Field("temperature", "temperature", "0 takes the likeliest token; higher is more varied.", 0.7, None),
+    Field("top_p", "top-p", "Choose among the likeliest tokens that sum to this. 1 is off.", 0.95, 1.0),
+    Field("top_k", "top-k", "Choose among this many likeliest tokens. 0 is off.", 0, 0, 1, True),
+    Field("min_p", "min-p", "Drop tokens below this share of the likeliest one. 0 is off.", 0.0, 0.0),
+    Field("max_tokens", "max tokens", "The answer ends here at the latest.", 256, None, 16, True),
+    Field("seed", "seed", "The same seed gives the same answer. Empty draws one.", None, None, 1, True),
+    Field("repetition_penalty", "repetition penalty", "Above 1 repeats less. 1 is off.", 1.0, 1.0),
+    Field("presence_penalty", "presence penalty", "Once for each token already used. 0 is off.", 0.0, 0.0),
+    Field("frequency_penalty", "frequency penalty", "For every use of a token. 0 is off.", 0.0, 0.0),
+)
+NAMES = tuple(field.name for field in FIELDS)
+
+PRESETS: dict[str, dict[str, float]] = {
+    "precise": {"temperature": 0.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0},
+    "balanced": {"temperature": 0.7, "top_p": 0.95, "top_k": 0, "min_p": 0.0},
+    "creative": {"temperature": 1.1, "top_p": 1.0, "top_k": 0, "min_p": 0.05},
+}
+DEFAULT_PRESET = "balanced"
+
+
+@dataclass(frozen=True, slots=True)
+class Controls:
+    """The components, in the order in which their values reach ``to_params``."""
+
+    panel: gr.Accordion
+    preset: gr.Radio
+    numbers: tuple[gr.Number, ...]
+    stop_strings: gr.Textbox
+
+    @property
+    def inputs(self) -> list[Any]:
+        return [*self.numbers, self.stop_strings]
+
+
+def build_sampling_panel(note: str = "") -> Controls:
+    """Must be called where the panel belongs on the page. ``note`` tells the limits of a shared server."""
+    defaults = [field.default for field in FIELDS]
+    with gr.Accordion(sentence(*defaults, ""), open=False, elem_id="sampling-panel") as panel:
+        preset = gr.Radio(
+            list(PRESETS), value=DEFAULT_PRESET, show_label=False, container=False, elem_id="preset"
+        )
+        with gr.Row(elem_classes="fields"):
+            numbers = tuple(
+                gr.Number(
+                    value=field.default,
+                    label=field.label,
+                    info=field.help,
+                    step=field.step,
+                    elem_id=field.elem_id,
+                    min_width=120,
+                )
+                for field in FIELDS
+            )
+        stop_strings = gr.Textbox(
+            label="stop strings",
+            info="One a line; the answer ends before the first that comes up. \\n means a new line.",
+            lines=1,
+            max_lines=4,
+            elem_id="stop-strings",
+        )
+        if note:
+            gr.HTML(f"<p class='note'>{note}</p>", elem_id="limits")
+    controls = Controls(panel, preset, numbers, stop_strings)
+    preset.input(
+        apply_preset,
+        [preset],
+        list(numbers[:4]),
+        queue=False,
+        show_progress="hidden",
+        api_visibility="private",
+    )
+    gr.on(
+        [component.change for component in controls.inputs],
+        lambda *values: (gr.update(label=sentence(*values)), preset_of(*values)),
+        controls.inputs,
+        [panel, preset],
+        queue=False,
+        show_progress="hidden",
+        trigger_mode="always_last",
+        api_visibility="private",
+    )
+    return controls
+
+
+def apply_preset(name: str) -> list[float]:
+    """Values of temperature, top-p, top-k and min-p."""
+    chosen = PRESETS.get(name, PRESETS[DEFAULT_PRESET])
+    return [chosen[field] for field in NAMES[:4]]
+
+
+def preset_of(*values: Any) -> str | None:
+    """The preset that these values are, if any."""
+    now = dict(zip(NAMES, values, strict=False))
+    for name, preset in PRESETS.items():
+        if all(now.get(field) == value for field, value in preset.items()):
+            return name
+    return None
+
+
+def sentence(*values: Any) -> str:
+    """"Sampling balanced · temperature 0.7 · top-p 0.95": what is on, in one line."""
+    parts = [f"Sampling {preset_of(*values) or 'your own'}"]
+    for field, value in zip(FIELDS, values, strict=False):
+        if value is None or value == field.off:
+            continue
+        if field.name == "max_tokens" and value == field.default:
+            continue
+        parts.append(f"{field.label} {value:g}" if isinstance(value, int | float) else f"{field.label} {value}")
+    stops = parse_stop_strings(values[len(FIELDS)] if len(values) > len(FIELDS) else "")
+    if stops:
+        parts.append(f"{len(stops)} stop string{'s' if len(stops) > 1 else ''}")
+    return " · ".join(parts)
+
+
+def to_params(values: Sequence[Any], max_answer_tokens: int | None = None) -> SamplingParams:
+    """Raises InvalidRequestError with the field, its value and the allowed range."""
+    settings: dict[str, Any] = {}
+    for field, value in zip(FIELDS, values, strict=False):
+        if value is None or value == "":
+            if field.name not in ("seed", "max_tokens"):
+                raise InvalidRequestError(f"{field.label} is empty; {field.help}")
+            settings[field.name] = None
+        else:
+            settings[field.name] = _whole(field, value) if field.is_whole else value
+    if max_answer_tokens is not None:
+        asked = settings["max_tokens"]
+        if asked is None:
+            settings["max_tokens"] = max_answer_tokens
+        elif asked > max_answer_tokens:
+            raise InvalidRequestError(
+                f"max tokens={asked} is more than this shared server allows ({max_answer_tokens}); lower it."
+            )
+    settings["stop"] = parse_stop_strings(values[len(FIELDS)]) or None
+    return SamplingParams(**settings)
+
+
+def _whole(field: Field, value: float) -> int:
+    if isinstance(value, float) and (not math.isfinite(value) or value != int(value)):
+        raise InvalidRequestError(f"{field.label}={value} is not a whole number.")
+    return int(value)
+
+
+def parse_stop_strings(text: str | None) -> list[str]:
+    r"""One a line, empty lines left out; ``\n`` and ``\t`` written out mean the characters."""
+    lines = (text or "").split("\n")
+    return [line.replace("\\n", "\n").replace("\\t", "\t") for line in lines if line]

@@ -1,0 +1,111 @@
+"""The model panel: what can be loaded, how far it is, and why it failed."""
+
+from __future__ import annotations
+
+import html
+from dataclasses import dataclass
+from typing import Any
+
+import gradio as gr
+
+from micro_vllm.model_loader.catalogue import catalogue, model_state
+from ui.engine_host import EngineHost, HostState
+from ui.markdown import plain
+
+
+@dataclass(frozen=True, slots=True)
+class ModelPanel:
+    panel: gr.Accordion
+    choice: gr.Dropdown
+    load: gr.Button
+    status: gr.HTML
+    is_read_only: bool
+
+    @property
+    def outputs(self) -> list[Any]:
+        return [self.panel, self.load, self.status]
+
+    def updates(self, state: HostState) -> list[Any]:
+        return [
+            gr.update(label=panel_label(state)),
+            gr.update(interactive=state.status != "loading" and not self.is_read_only),
+            status_html(state),
+        ]
+
+
+def build_model_panel(host: EngineHost) -> ModelPanel:
+    is_read_only = host.settings.is_hosted
+    state = host.state
+    with gr.Accordion(panel_label(state), open=False, elem_id="model-panel") as panel:
+        with gr.Row(elem_id="model-row"):
+            choice = gr.Dropdown(
+                choices=_choices(),
+                value=host.settings.model,
+                allow_custom_value=not is_read_only,
+                interactive=not is_read_only,
+                show_label=False,
+                container=False,
+                elem_id="model",
+                scale=4,
+                min_width=160,
+            )
+            load = gr.Button(
+                "Load", size="sm", interactive=not is_read_only, elem_id="load-model", scale=0, min_width=80
+            )
+        note = (
+            "Everyone on this shared server talks to the same engine; its model and pool are fixed."
+            if is_read_only
+            else "A name of the list, the path of a folder with config.json and safetensors files, or a Hub id."
+        )
+        gr.HTML(f"<p class='note'>{note}</p>")
+        status = gr.HTML(status_html(state), elem_id="model-status")
+    result = ModelPanel(panel, choice, load, status, is_read_only)
+
+    def on_load(name: str | None) -> list[Any]:
+        if is_read_only:
+            raise gr.Error("This shared server's model is fixed.")
+        name = (name or "").strip()
+        if not name:
+            raise gr.Error("No model is chosen: pick one of the list, or type a folder or a Hub id.")
+        if not host.load(name):
+            raise gr.Error(f"{plain(host.state.model)} is still being loaded; wait for it first.")
+        return result.updates(host.state)
+
+    load.click(
+        on_load, choice, result.outputs, queue=False, show_progress="hidden", api_visibility="private"
+    )
+    return result
+
+
+def panel_label(state: HostState) -> str:
+    if state.status == "loading":
+        return f"Model · loading {state.model}"
+    if state.status == "error":
+        return f"Model · {state.serving or 'none'} · the last load failed"
+    return f"Model · {state.serving or 'none'}"
+
+
+def status_html(state: HostState) -> str:
+    """One line, and a bar while something is being fetched."""
+    if state.status == "loading":
+        share = state.progress
+        bar = f'<progress max="1" value="{share:.3f}"></progress>' if share is not None else "<progress></progress>"
+        percent = f" · {share:.0%}" if share is not None else ""
+        return f'<p class="status loading">{html.escape(state.message)}{percent}</p>{bar}'
+    if state.status == "error":
+        still = f" {html.escape(state.serving)} still answers." if state.serving else ""
+        return f'<p class="status error">Could not load {html.escape(state.model)}: {html.escape(state.message)}{still}</p>'
+    if state.status == "ready":
+        return f'<p class="status ready">{html.escape(state.serving)} is ready.</p>'
+    return '<p class="status">No model yet.</p>'
+
+
+def _choices() -> list[tuple[str, str]]:
+    """Names of the catalogue, with what loading them means."""
+    return [(f"{entry.name} · {_where(entry)}", entry.name) for entry in catalogue()]
+
+
+def _where(entry: Any) -> str:
+    if model_state(entry) == "here":
+        return "here"
+    return f"{entry.size_bytes / 1e9:.1f} GB to download"
