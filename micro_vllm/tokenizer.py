@@ -52,9 +52,8 @@ class Tokenizer:
         """Every id that ends an answer: of the tokenizer, of config.json and generation_config.json."""
         self.vocab_size: int = 1 + max(backend.get_vocab(with_added_tokens=True).values())
         """Ids below this are valid; the model may have more rows, which are padding."""
-        kinds = _decoder_kinds(
-            None if backend.decoder is None else json.loads(backend.decoder.__getstate__())
-        )
+        decoder = backend.decoder and json.loads(backend.decoder.__getstate__())
+        kinds = _decoder_kinds(decoder)
         self._is_byte_level = kinds == ["ByteLevel"]
         self._has_byte_fallback = "ByteFallback" in kinds
         self._token_bytes: dict[int, bytes] = {}

