@@ -123,6 +123,14 @@ def test_a_chunked_prompt_is_not_counted_as_output():
     assert counts.token_ids[4] == 5
 
 
+def test_tokens_known_already_are_counted_once():
+    batch = make_batch()
+    step(batch, row("a", [1], 0, [[1]]), new=(new("a", [1, 2, 3], num_prompt=2, frequency_penalty=1.0),))
+    # Tokens 2 and 3 came with the request, 9 is new.
+    inputs = step(batch, row("a", [2, 3, 9], 1, samples=True, output_index=2))
+    assert inputs.sampling.constrained[0].constraints.counts.output_counts.tolist() == [0, 0, 1, 1]
+
+
 def test_ids_without_a_row_may_leave():
     batch = make_batch()
     batch.apply_plan(ExecutionPlan(1, (), preempted_ids=("ghost",), finished_ids=("ghost", "other")))

@@ -141,6 +141,23 @@ def test_fresh_blocks_carry_nothing_of_their_former_owner(loaded, alone):
     assert writer.run("b", 12) == alone["b"]
 
 
+def test_slots_not_written_yet_are_zero(loaded):
+    """The invariant of PagedKVCache, which attention operators may lean on."""
+    writer = _fresh(loaded, ["a"])
+    cache = writer.executor._worker._runner.cache
+    cache.data[:, :, 1:] = 7.0
+    writer.step({"a": None})  # 9 tokens: two full blocks and one slot of the third
+    first, _, last = writer.requests["a"].blocks[0]
+    assert not cache.data[:, :, last, 1:].any()
+    assert cache.data[:, :, last, 0].any()
+    assert not (cache.data[:, :, first] == 7.0).any()
+    assert (cache.data[:, :, writer.free] == 7.0).all()  # blocks of nobody are left alone
+    before = cache.data.clone()
+    writer.step({"a": None})  # a decode without a new block clears nothing
+    changed = (cache.data != before).flatten(4).any(-1)[0, 0].nonzero().tolist()
+    assert changed == [[last, 1]]
+
+
 def test_a_plan_without_tokens_only_drops_rows(loaded):
     writer = _fresh(loaded, ["a", "b"])
     writer.step({"a": None, "b": None})
