@@ -183,7 +183,7 @@ def resolve_model(
         )
     text = os.fspath(name_or_path)
     folder = Path(text).expanduser()
-    if (folder / "config.json").is_file():
+    if text and (folder / "config.json").is_file():
         return _local(text, folder)
     name, sources = _find(text, folder, entries)
     if source is not None:
@@ -220,7 +220,7 @@ def _find(text: str, folder: Path, entries: Sequence[CatalogueEntry]) -> tuple[s
         if entry.hub_source is not None and text.lower() == entry.hub_source.hub_id.lower():
             return entry.hub_source.hub_id, (entry.hub_source,)
     names = [entry.name for entry in entries]
-    if folder.is_dir():
+    if text and folder.is_dir():
         raise ModelNotFoundError(f"the folder {text!r} has no config.json; give a Hugging Face model folder.")
     looks_like_path = text.startswith((".", "~", os.sep)) or os.path.isabs(folder) or text.count("/") > 1
     if HUB_ID.fullmatch(text) and not looks_like_path:

@@ -42,7 +42,7 @@ def main(repo_id: str, revision: str, folder: str) -> int:
             if wanted(sibling.rfilename)
         }
         _say(commit=info.sha, files=files)
-        if files:
+        if any(name.endswith(".safetensors") for name in files):
             snapshot_download(
                 repo_id,
                 revision=info.sha,

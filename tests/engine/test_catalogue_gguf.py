@@ -109,5 +109,5 @@ def test_what_is_not_understood_is_refused_by_name(tmp_path: Path, extra: dict[s
 
 def test_a_file_that_is_no_gguf_is_a_load_error(tmp_path: Path) -> None:
     (tmp_path / "model.gguf").write_bytes(b"not a model at all, not at all, not at all")
-    with pytest.raises(ModelLoadError, match="model.gguf"):
+    with pytest.raises(ModelLoadError, match=r"model\.gguf"):
         convert_gguf(tmp_path / "model.gguf", tmp_path)
