@@ -60,8 +60,8 @@ class AttentionProblem:
     def run(self, operator: str, *, seed: int = 0) -> torch.Tensor:
         """Attention output ``(T, H, D)``; every slot nobody may see holds NaN.
 
-        That is: the null block, the tail of each last block, free blocks, and the slots before a window, whose
-        table entries point at a poisoned block.
+        That is: the null block, the tail of each last block, free blocks, and the slots before a window. Table
+        entries wholly before a window name a block that does not exist: whoever reads one gets an IndexError.
         """
         size = self.block_size
         lengths = [len(keys) for keys in self.keys]
@@ -71,7 +71,7 @@ class AttentionProblem:
         cache.data.fill_(NAN)
         free = list(range(1, num_blocks + 1))
         random.Random(seed).shuffle(free)
-        stale = free.pop()
+        stale = num_blocks + 1_000_000
         key_slots, value_slots = cache.slots[0]
         tables, slot_mapping, positions = [], [], []
         for keys, values, count, context in zip(
