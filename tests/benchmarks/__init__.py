@@ -1,0 +1,1 @@
+"""Measure the engine beside its peers: ``python -m tests.benchmarks --help``."""
