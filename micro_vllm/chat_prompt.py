@@ -8,18 +8,28 @@ so that every full KV block of it is found in the prefix cache.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from micro_vllm.errors import InvalidRequestError
 
-if TYPE_CHECKING:
-    from micro_vllm.tokenizer import Tokenizer
-
+Render = Callable[[list[dict[str, Any]]], str]
 Message = Mapping[str, Any]
 """``role``, ``content``, and for an assistant's turn optionally ``token_ids``: what it was generated as."""
 
 MAX_CUT = 16
 """Trailing ids to leave out when the text was cut before a stop string."""
+
+
+class Codec(Protocol):
+    """What this module needs of a tokenizer."""
+
+    eos_token_ids: tuple[int, ...]
+
+    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]: ...
+
+    def encode_continuation(self, text: str) -> list[int]: ...
+
+    def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str: ...
 
 
 def plain_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
@@ -49,13 +59,17 @@ def _text_content(index: int, content: Any) -> str:
 
 
 def chat_with_kept_ids(
-    tokenizer: Tokenizer, messages: Sequence[Message], render: Callable[[list[dict[str, Any]]], str]
+    tokenizer: Codec, messages: Sequence[Message], render: Render, render_prompt: Render
 ) -> list[int]:
     """Prompt ids of a conversation; the ids kept in ``token_ids`` stand for the text of their answers.
 
     An answer's ids are used only where the text between the template's pieces really is that answer:
     not if its content was edited, nor if the template rewrites it (Qwen3 drops earlier reasoning).
     An EOS at the end of kept ids gives way to the template's own end of turn, usually the same id.
+
+    Args:
+        render: the template, as this turn wants it.
+        render_prompt: the template as the answers were asked for, with a generation prompt.
     """
     plain = plain_messages(messages)
     text = render(plain)
@@ -70,6 +84,9 @@ def chat_with_kept_ids(
         pieces = _pieces_around(plain, list(kept), text, render)
     if pieces is None or not kept:
         return tokenizer.encode(text, add_special_tokens=False)
+    first = next(iter(kept))
+    blank = _blank_before_answer(pieces[0], render_prompt(plain[:first])) if first else ""
+    pieces[:-1] = [piece.removesuffix(blank) for piece in pieces[:-1]]
     ids = tokenizer.encode(pieces[0], add_special_tokens=False)
     for answer, piece in zip(kept.values(), pieces[1:], strict=True):
         ids += answer
@@ -77,7 +94,14 @@ def chat_with_kept_ids(
     return ids
 
 
-def kept_ids(tokenizer: Tokenizer, message: Message, content: str) -> list[int] | None:
+def _blank_before_answer(before: str, prompt: str) -> str:
+    """The blank that a template writes before an answer but not at the end of a generation prompt: Mistral's
+    ``[/INST] answer``. The model generated it itself, as a part of the answer's first token."""
+    rest = before.removeprefix(prompt)
+    return rest if before.startswith(prompt) and rest.isspace() else ""
+
+
+def kept_ids(tokenizer: Codec, message: Message, content: str) -> list[int] | None:
     """The message's ids without EOS, cut to what ``content`` shows; None if they are not its text."""
     ids = list(message.get("token_ids") or ())
     if ids and ids[-1] in tokenizer.eos_token_ids:
@@ -95,7 +119,7 @@ def _pieces_around(
     plain: list[dict[str, Any]],
     indices: list[int],
     text: str,
-    render: Callable[[list[dict[str, Any]]], str],
+    render: Render,
 ) -> list[str] | None:
     """``text`` cut at the contents of the messages ``indices``, one piece more than there are contents.
 

@@ -12,11 +12,8 @@ from __future__ import annotations
 
 import codecs
 import re
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol
-
-if TYPE_CHECKING:
-    from micro_vllm.tokenizer import Tokenizer
+from collections.abc import Callable, Sequence
+from typing import Protocol
 
 REPLACEMENT = "\ufffd"
 BYTE_TOKEN = re.compile(r"<0x[0-9A-Fa-f]{2}>")
@@ -25,6 +22,20 @@ CONTEXT_TOKENS = 6
 MAX_CONTEXT = 16
 MAX_PENDING = 16
 """A character has at most four bytes, so text that still ends in U+FFFD after so many tokens stays so."""
+
+
+class Vocabulary(Protocol):
+    """What this module needs of a tokenizer."""
+
+    special_ids: frozenset[int]
+
+    def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str: ...
+
+    def token_bytes(self, token_id: int) -> bytes: ...
+
+    def is_byte_token(self, token_id: int) -> bool: ...
+
+    def text_stream(self, prompt_ids: Sequence[int] = (), skip_special_tokens: bool = True) -> TextStream: ...
 
 
 class TextStream(Protocol):
@@ -40,7 +51,7 @@ class TextStream(Protocol):
 class ByteLevelStream:
     """Every token is some bytes; UTF-8 decoding keeps the tail of an unfinished character."""
 
-    def __init__(self, tokenizer: Tokenizer, prompt_ids: Sequence[int], skip_special_tokens: bool) -> None:
+    def __init__(self, tokenizer: Vocabulary, prompt_ids: Sequence[int], skip_special_tokens: bool) -> None:
         self._bytes_of = tokenizer.token_bytes
         self._skipped = tokenizer.special_ids if skip_special_tokens else frozenset()
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
@@ -62,11 +73,11 @@ class WindowStream:
     open nothing is final: one more byte can turn the whole run into U+FFFD.
     """
 
-    def __init__(self, tokenizer: Tokenizer, prompt_ids: Sequence[int], skip_special_tokens: bool) -> None:
+    def __init__(self, tokenizer: Vocabulary, prompt_ids: Sequence[int], skip_special_tokens: bool) -> None:
         self._decode = tokenizer.decode
         self._is_byte = tokenizer.is_byte_token
         self._skipped = tokenizer.special_ids if skip_special_tokens else frozenset()
-        self._context = _last_visible(prompt_ids, self._skipped, CONTEXT_TOKENS, extend=self._is_byte)
+        self._context = _last_visible(prompt_ids, self._skipped, CONTEXT_TOKENS, self._is_byte)
         self._context_text = self._text_of(self._context)
         self._pending: list[int] = []
 
@@ -113,14 +124,17 @@ class WindowStream:
 
 
 def _last_visible(
-    prompt_ids: Sequence[int], skipped: frozenset[int], count: int, extend: object = None
+    prompt_ids: Sequence[int],
+    skipped: frozenset[int],
+    count: int,
+    is_byte: Callable[[int], bool] = lambda token_id: False,
 ) -> list[int]:
     """The last ``count`` prompt ids that have text; more while the first of them is one of a run of bytes."""
     found: list[int] = []
     for token_id in reversed(prompt_ids):
         if token_id in skipped:
             continue
-        if len(found) >= count and not (callable(extend) and extend(found[-1])):
+        if len(found) >= count and not is_byte(found[-1]):
             break
         found.append(token_id)
     return found[::-1]
@@ -174,7 +188,7 @@ class IncrementalDetokenizer:
 
     def __init__(
         self,
-        tokenizer: Tokenizer,
+        tokenizer: Vocabulary,
         prompt_ids: Sequence[int] = (),
         skip_special_tokens: bool = True,
         stop: tuple[str, ...] = (),

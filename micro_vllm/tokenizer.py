@@ -232,6 +232,7 @@ class Tokenizer:
             self,
             messages,
             lambda plain: self._render(plain, add_generation_prompt, continue_final_message),
+            lambda plain: self._render(plain, True, False),
         )
 
     def _render(self, plain: list[dict[str, Any]], add_generation_prompt: bool, continue_final: bool) -> str:

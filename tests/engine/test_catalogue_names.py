@@ -135,12 +135,11 @@ def test_the_catalogue_loads_neither_torch_nor_transformers() -> None:
 
 @pytest.mark.real_model
 @pytest.mark.slow
-def test_the_default_model_answers_paris() -> None:
+def test_the_default_model_answers_paris(smollm2_folder: Path) -> None:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    if model_state(DEFAULT) == "to download":
-        pytest.skip("SmolLM2 is not in the cache; fetch it with resolve_model('SmolLM2-135M-Instruct')")
-    folder = resolve_model(DEFAULT.name).path
+    folder = smollm2_folder
+    assert model_state(DEFAULT) == "here"
     model = AutoModelForCausalLM.from_pretrained(folder)
     config = model.config
     assert (config.hidden_size, config.num_hidden_layers, config.intermediate_size) == (576, 30, 1536)
@@ -157,5 +156,5 @@ def test_the_default_model_answers_paris() -> None:
     text = tokenizer.apply_chat_template(question, add_generation_prompt=True, tokenize=False)
     prompt = tokenizer(text, return_tensors="pt", add_special_tokens=False).input_ids
     answer = model.generate(prompt, max_new_tokens=20, do_sample=False)[0, prompt.shape[1] :]
-    assert tokenizer.decode(answer, skip_special_tokens=True) == "The capital of France is Paris."
+    assert "Paris" in tokenizer.decode(answer, skip_special_tokens=True)
     assert answer[-1] == tokenizer.eos_token_id == 2
