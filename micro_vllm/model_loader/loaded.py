@@ -67,9 +67,9 @@ def load_model(
     config = ModelConfig.from_hf(
         folder.config, folder.generation_config, source=str(folder.path / CONFIG_FILE)
     )
-    chosen = choose_dtype(dtype, config, folder, device)
     model_class = get_model_class(config.architecture)
     _check_weights(model_class, config, folder)
+    chosen = choose_dtype(dtype, config, folder, device)
     tokenizer = None
     if not skip_tokenizer_init:
         from micro_vllm.tokenizer import Tokenizer
@@ -100,10 +100,8 @@ def choose_dtype(
         raise ConfigError(f"dtype={asked!r} is unknown; allowed: {', '.join(DTYPES)}.")
     if asked != "auto":
         return getattr(torch, asked)
-    if config.dtype is not None:
-        named = getattr(torch, config.dtype)
-    else:
-        named = next(iter(folder.tensors.values())).dtype
+    stored = next(iter(folder.tensors.values())).dtype
+    named = stored if config.dtype is None else getattr(torch, config.dtype)
     on_cpu = torch.device(device).type == "cpu"
     if named == torch.float64 or (named == torch.float16 and on_cpu):
         return torch.float32
