@@ -108,15 +108,16 @@ class InputProcessor:
     def _tokenize(self, prompt: Prompt) -> tuple[str | None, tuple[int, ...]]:
         if isinstance(prompt, Mapping):
             prompt = self._unwrap(prompt)
+        text: str | None = None
         if isinstance(prompt, str):
             if self.model.tokenizer is None:
                 raise InvalidRequestError(
                     "this engine has no tokenizer (skip_tokenizer_init=True); pass token ids instead of text."
                 )
-            text: str | None = prompt
+            text = prompt
             token_ids = tuple(self.model.tokenizer.encode(prompt))
         elif isinstance(prompt, Sequence) and not isinstance(prompt, bytes):
-            text, token_ids = None, tuple(prompt)
+            token_ids = tuple(prompt)  # type: ignore[arg-type]  # not text: that was the branch above
         else:
             raise InvalidRequestError(
                 f"a prompt is text, a list of token ids, or a dict with 'prompt' or 'prompt_token_ids'; "

@@ -27,6 +27,7 @@ class ServedModel:
     vocab_size: int
     """Ids below this are valid; rows that only pad the embedding do not count."""
     max_position_embeddings: int
+    """The longest sequence its positions carry, after any rope scaling."""
     eos_token_ids: frozenset[int] = frozenset()
     bos_token_id: int | None = None
     tokenizer: Tokenizer | None = None
@@ -44,7 +45,7 @@ class ServedModel:
             name=loaded.name,
             layer_windows=config.layer_windows,
             vocab_size=vocab_size,
-            max_position_embeddings=config.max_position_embeddings,
+            max_position_embeddings=config.max_model_len,
             eos_token_ids=frozenset(eos),
             bos_token_id=bos,
             tokenizer=tokenizer,

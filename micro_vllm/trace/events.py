@@ -33,14 +33,14 @@ class TraceEvent(msgspec.Struct, frozen=True, kw_only=True, tag=True, tag_field=
 # ---------------------------------------------------------------- engine
 
 
-class GroupInfo(_Record):
+class GroupInfo(_Record, frozen=True, kw_only=True):
     """One cache group: ``window`` tokens are visible (None: all); ``num_layers`` real layers."""
 
     window: int | None
     num_layers: int
 
 
-class EngineInfo(_Record):
+class EngineInfo(_Record, frozen=True, kw_only=True):
     """What does not change while an engine lives."""
 
     model: str
@@ -56,7 +56,7 @@ class EngineInfo(_Record):
     policy: str
 
 
-class EngineStarted(TraceEvent):
+class EngineStarted(TraceEvent, frozen=True, kw_only=True):
     """The first event of an engine (step 0). ``wall_time`` is Unix time at this event's ``time``."""
 
     format: int
@@ -64,7 +64,7 @@ class EngineStarted(TraceEvent):
     info: EngineInfo
 
 
-class RequestState(_Record):
+class RequestState(_Record, frozen=True, kw_only=True):
     """One live request. ``tables[g][i]`` is the block of logical index i in group g (0: null block)."""
 
     request_id: str
@@ -77,7 +77,7 @@ class RequestState(_Record):
     tables: tuple[tuple[int, ...], ...]
 
 
-class EngineState(_Record):
+class EngineState(_Record, frozen=True, kw_only=True):
     """The whole logical state after a step: what the law of the trace is about."""
 
     step: int
@@ -100,7 +100,7 @@ class EngineState(_Record):
     """Tokens found there."""
 
 
-class Snapshot(TraceEvent):
+class Snapshot(TraceEvent, frozen=True, kw_only=True):
     """The state after ``step``; whoever comes late folds from here."""
 
     wall_time: float
@@ -111,7 +111,7 @@ class Snapshot(TraceEvent):
 # ---------------------------------------------------------------- requests
 
 
-class RequestMetrics(_Record):
+class RequestMetrics(_Record, frozen=True, kw_only=True):
     """Seconds since arrival unless said otherwise; None where it did not come to it."""
 
     queue_time: float | None = None
@@ -125,7 +125,7 @@ class RequestMetrics(_Record):
     num_preemptions: int = 0
 
 
-class RequestQueued(TraceEvent):
+class RequestQueued(TraceEvent, frozen=True, kw_only=True):
     """Added to the waiting queue, which is ordered by (priority under the priority policy, arrival)."""
 
     request_id: str
@@ -137,7 +137,7 @@ class RequestQueued(TraceEvent):
     prompt_token_ids: tuple[int, ...] = ()
 
 
-class RequestAdmitted(TraceEvent):
+class RequestAdmitted(TraceEvent, frozen=True, kw_only=True):
     """From waiting to the end of running; its first ``num_computed_tokens`` tokens came from the prefix cache."""
 
     request_id: str
@@ -146,7 +146,7 @@ class RequestAdmitted(TraceEvent):
     is_resumed: bool
 
 
-class RequestPreempted(TraceEvent):
+class RequestPreempted(TraceEvent, frozen=True, kw_only=True):
     """From running back to waiting; all blocks freed, ``num_computed_tokens`` will be computed again."""
 
     request_id: str
@@ -157,7 +157,7 @@ class RequestPreempted(TraceEvent):
     """The request that needed the blocks."""
 
 
-class RequestFinished(TraceEvent):
+class RequestFinished(TraceEvent, frozen=True, kw_only=True):
     """Done: ``reason`` is stop, length or error."""
 
     request_id: str
@@ -168,7 +168,7 @@ class RequestFinished(TraceEvent):
     detail: str = ""
 
 
-class RequestAborted(TraceEvent):
+class RequestAborted(TraceEvent, frozen=True, kw_only=True):
     """Given up by its caller."""
 
     request_id: str
@@ -177,7 +177,7 @@ class RequestAborted(TraceEvent):
     metrics: RequestMetrics
 
 
-class PrefixLookup(TraceEvent):
+class PrefixLookup(TraceEvent, frozen=True, kw_only=True):
     """Asked when a request is admitted. ``group_hits`` are tokens each group alone would have given."""
 
     request_id: str
@@ -189,7 +189,7 @@ class PrefixLookup(TraceEvent):
 # ---------------------------------------------------------------- steps
 
 
-class ScheduledRow(_Record):
+class ScheduledRow(_Record, frozen=True, kw_only=True):
     """``count`` tokens of one request, from index ``start``."""
 
     request_id: str
@@ -198,7 +198,7 @@ class ScheduledRow(_Record):
     count: int
 
 
-class StepPlanned(TraceEvent):
+class StepPlanned(TraceEvent, frozen=True, kw_only=True):
     """What the step will compute, and why no more."""
 
     rows: tuple[ScheduledRow, ...]
@@ -215,7 +215,7 @@ class StepPlanned(TraceEvent):
 WAITING_SHOWN = 64
 
 
-class StepExecuted(TraceEvent):
+class StepExecuted(TraceEvent, frozen=True, kw_only=True):
     """Computed. Seconds for each part; the batch's shape; the attention operator."""
 
     schedule_seconds: float
@@ -228,14 +228,14 @@ class StepExecuted(TraceEvent):
     operator: str
 
 
-class StepFailed(TraceEvent):
+class StepFailed(TraceEvent, frozen=True, kw_only=True):
     """The executor raised; ``request_ids`` end with reason error."""
 
     error: str
     request_ids: tuple[str, ...]
 
 
-class SampledToken(_Record):
+class SampledToken(_Record, frozen=True, kw_only=True):
     """``alternatives`` are (token id, raw logprob), best first, if the request asked for logprobs."""
 
     request_id: str
@@ -244,7 +244,7 @@ class SampledToken(_Record):
     alternatives: tuple[tuple[int, float], ...] = ()
 
 
-class TokensSampled(TraceEvent):
+class TokensSampled(TraceEvent, frozen=True, kw_only=True):
     """One new token for each of these requests."""
 
     tokens: tuple[SampledToken, ...]
@@ -253,7 +253,7 @@ class TokensSampled(TraceEvent):
 # ---------------------------------------------------------------- blocks
 
 
-class BlocksReferenced(TraceEvent):
+class BlocksReferenced(TraceEvent, frozen=True, kw_only=True):
     """Prefix hit: these cached blocks now also belong to the request (and leave the free list if they were on it).
 
     ``logical_start`` is the index of the first; indices before it in this group are the null block.
@@ -265,7 +265,7 @@ class BlocksReferenced(TraceEvent):
     logical_start: int
 
 
-class BlocksAllocated(TraceEvent):
+class BlocksAllocated(TraceEvent, frozen=True, kw_only=True):
     """Taken from the head of the free list in this order, appended to the request's table."""
 
     request_id: str
@@ -274,7 +274,7 @@ class BlocksAllocated(TraceEvent):
     logical_start: int
 
 
-class BlocksNulled(TraceEvent):
+class BlocksNulled(TraceEvent, frozen=True, kw_only=True):
     """Fell out of the window: table entries from ``logical_start`` become the null block.
 
     The references are dropped by the BlocksFreed that follows.
@@ -286,7 +286,7 @@ class BlocksNulled(TraceEvent):
     logical_start: int
 
 
-class BlocksFreed(TraceEvent):
+class BlocksFreed(TraceEvent, frozen=True, kw_only=True):
     """The request drops its reference to each; one that reaches 0 is appended to the free list, in this order."""
 
     request_id: str
@@ -294,7 +294,7 @@ class BlocksFreed(TraceEvent):
     block_ids: tuple[int, ...]
 
 
-class BlockCached(TraceEvent):
+class BlockCached(TraceEvent, frozen=True, kw_only=True):
     """A full block was registered in the prefix cache under ``hash`` (hex); ``parent`` is "" for a first block."""
 
     block_id: int
@@ -305,7 +305,7 @@ class BlockCached(TraceEvent):
     logical_index: int
 
 
-class BlockEvicted(TraceEvent):
+class BlockEvicted(TraceEvent, frozen=True, kw_only=True):
     """The block is handed out again; its old content is no longer a hit."""
 
     block_id: int
