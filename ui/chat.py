@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
@@ -13,10 +14,12 @@ import gradio as gr
 from micro_vllm.errors import InvalidRequestError, MicroVLLMError
 from micro_vllm.sampling.params import SamplingParams
 from ui.controls import to_params
-from ui.conversation import AnswerFacts, Turn, meta_line, to_chatbot, to_messages, waiting_line
+from ui.conversation import AnswerFacts, Turn, failed_line, meta_line, to_chatbot, to_messages, waiting_line
 from ui.engine_host import EngineHost, ServingEngine
 from ui.markdown import plain
 from ui.visitors import Visitor, Visitors
+
+logger = logging.getLogger(__name__)
 
 YIELD_SECONDS = 0.12
 """At most about eight updates a second, however fast the model is."""
@@ -39,19 +42,19 @@ class Chat:
     # ------------------------------------------------------------ handlers
 
     async def send(
-        self, text: str, history: History, system_prompt: str, *rest: Any
+        self, text: str | None, history: History, system_prompt: str | None, *rest: Any
     ) -> AsyncIterator[Outputs]:
         """``rest``: the values of the sampling panel, then the gr.Request."""
         *values, request = rest
-        if not text.strip():
+        if not text or not text.strip():
             yield [gr.skip()] * 6
             return
         turns = (*history, Turn("user", text))
-        async for outputs in self._answer(turns, history, text, system_prompt, values, request):
+        async for outputs in self._answer(turns, history, text, system_prompt or "", values, request):
             yield outputs
 
     async def retry(
-        self, text: str, history: History, system_prompt: str, *rest: Any
+        self, text: str | None, history: History, system_prompt: str | None, *rest: Any
     ) -> AsyncIterator[Outputs]:
         """Answer the last prompt again; what is being typed stays."""
         *values, request = rest
@@ -60,7 +63,7 @@ class Chat:
             turns = turns[:-1]
         if not turns:
             raise gr.Error("There is no prompt to answer again yet; write one first.")
-        async for outputs in self._answer(turns, history, None, system_prompt, values, request):
+        async for outputs in self._answer(turns, history, None, system_prompt or "", values, request):
             yield outputs
 
     def stop(self, request: gr.Request) -> None:
@@ -110,15 +113,22 @@ class Chat:
             engine = self._ready_engine()
             visitor = self._visitors.of_session(_session(request))
             handle = self._submit(engine, visitor, turns, system_prompt, params)
-        except MicroVLLMError as error:
+        except Exception as error:
+            if not isinstance(error, MicroVLLMError):
+                logger.exception("a prompt could not be sent")
             kept: Any = gr.skip() if typed is None else typed
             can_retry = any(turn.role == "assistant" for turn in before)
             yield [to_chatbot(before), before, kept, *_buttons(busy=False, can_retry=can_retry)]
-            raise gr.Error(plain(str(error)), title="Not sent", duration=20) from error
+            raise gr.Error(plain(_reason(error)), title="Not sent", duration=20) from error
 
         try:
             async for answer in _follow(engine, handle):
                 yield [to_chatbot((*turns, answer)), *[gr.skip()] * 5]
+        except Exception as error:
+            # What came so far stays; the line below it says why there is no more.
+            if not isinstance(error, MicroVLLMError):
+                logger.exception("an answer broke off")
+            answer = replace(answer, meta=failed_line(_reason(error)))
         finally:
             # Also when Gradio closes this generator because the tab is gone.
             self._visitors.end(visitor, handle.request_id)
@@ -257,6 +267,10 @@ def _buttons(*, busy: bool, can_retry: bool) -> list[Any]:
         gr.update(interactive=busy),
         gr.update(interactive=can_retry and not busy),
     ]
+
+
+def _reason(error: Exception) -> str:
+    return str(error) if isinstance(error, MicroVLLMError) else f"{type(error).__name__}: {error}"
 
 
 def _session(request: gr.Request) -> str:

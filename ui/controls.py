@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ class Field:
 
     name: str
     label: str
+    hint: str
     help: str
     default: float | None
     off: float | None
@@ -31,15 +33,15 @@ class Field:
 
 
 FIELDS = (
-    Field("temperature", "temperature", "0 takes the likeliest token; higher is more varied.", 0.7, None),
-    Field("top_p", "top-p", "Choose among the likeliest tokens that sum to this. 1 is off.", 0.95, 1.0),
-    Field("top_k", "top-k", "Choose among this many likeliest tokens. 0 is off.", 0, 0, 1, True),
-    Field("min_p", "min-p", "Drop tokens below this share of the likeliest one. 0 is off.", 0.0, 0.0),
-    Field("max_tokens", "max tokens", "The answer ends here at the latest.", 256, None, 16, True),
-    Field("seed", "seed", "The same seed gives the same answer. Empty draws one.", None, None, 1, True),
-    Field("repetition_penalty", "repetition penalty", "Above 1 repeats less. 1 is off.", 1.0, 1.0),
-    Field("presence_penalty", "presence penalty", "Once for each token already used. 0 is off.", 0.0, 0.0),
-    Field("frequency_penalty", "frequency penalty", "For every use of a token. 0 is off.", 0.0, 0.0),
+    Field("temperature", "temperature", "0 is greedy", "0 always takes the likeliest token; higher is more varied.", 0.7, None),
+    Field("top_p", "top-p", "1 is off", "Choose among the likeliest tokens whose probabilities sum to this.", 0.95, 1.0),
+    Field("top_k", "top-k", "0 is off", "Choose among this many likeliest tokens.", 0, 0, 1, True),
+    Field("min_p", "min-p", "0 is off", "Drop tokens less likely than this share of the likeliest one.", 0.0, 0.0),
+    Field("max_tokens", "max tokens", "answer's limit", "The answer ends here at the latest.", 256, None, 16, True),
+    Field("seed", "seed", "empty: random", "The same seed gives the same answer.", None, None, 1, True),
+    Field("repetition_penalty", "repetition penalty", "1 is off", "Above 1, tokens of prompt and answer become less likely.", 1.0, 1.0),
+    Field("presence_penalty", "presence penalty", "0 is off", "Taken off once from each token the answer has used.", 0.0, 0.0),
+    Field("frequency_penalty", "frequency penalty", "0 is off", "Taken off for every time the answer has used a token.", 0.0, 0.0),
 )
 NAMES = tuple(field.name for field in FIELDS)
 
@@ -57,7 +59,7 @@ class Controls:
 
     panel: gr.Accordion
     preset: gr.Radio
-    numbers: tuple[gr.Number, ...]
+    numbers: tuple[gr.Number | gr.Textbox, ...]
     stop_strings: gr.Textbox
 
     @property
@@ -73,23 +75,22 @@ def build_sampling_panel(note: str = "") -> Controls:
             list(PRESETS), value=DEFAULT_PRESET, show_label=False, container=False, elem_id="preset"
         )
         with gr.Row(elem_classes="fields"):
-            numbers = tuple(
-                gr.Number(
-                    value=field.default,
-                    label=field.label,
-                    info=field.help,
-                    step=field.step,
-                    elem_id=field.elem_id,
-                    min_width=120,
-                )
-                for field in FIELDS
-            )
+            numbers = tuple(_build_field(field) for field in FIELDS)
         stop_strings = gr.Textbox(
             label="stop strings",
             info="One a line; the answer ends before the first that comes up. \\n means a new line.",
             lines=1,
             max_lines=4,
             elem_id="stop-strings",
+        )
+        # Gradio has no tooltips: the browser's own carry the longer words.
+        helps = json.dumps({field.elem_id: field.help for field in FIELDS})
+        gr.HTML(
+            html_template="",
+            js_on_load=f"for (const [id, text] of Object.entries({helps})) {{"
+            "const node = document.getElementById(id); if (node) node.title = text; }",
+            apply_default_css=False,
+            elem_classes="mv-hidden",
         )
         if note:
             gr.HTML(f"<p class='note'>{note}</p>", elem_id="limits")
@@ -115,6 +116,16 @@ def build_sampling_panel(note: str = "") -> Controls:
     return controls
 
 
+def _build_field(field: Field) -> gr.Number | gr.Textbox:
+    info = field.hint
+    if field.default is None:
+        # gr.Number shows an empty value as 0, which would be a seed.
+        return gr.Textbox("", label=field.label, info=info, max_lines=1, elem_id=field.elem_id, min_width=80)
+    return gr.Number(
+        field.default, label=field.label, info=info, step=field.step, elem_id=field.elem_id, min_width=80
+    )
+
+
 def apply_preset(name: str) -> list[float]:
     """Values of temperature, top-p, top-k and min-p."""
     chosen = PRESETS.get(name, PRESETS[DEFAULT_PRESET])
@@ -134,7 +145,7 @@ def sentence(*values: Any) -> str:
     """"Sampling balanced · temperature 0.7 · top-p 0.95": what is on, in one line."""
     parts = [f"Sampling {preset_of(*values) or 'your own'}"]
     for field, value in zip(FIELDS, values, strict=False):
-        if value is None or value == field.off:
+        if value is None or value == "" or value == field.off:
             continue
         if field.name == "max_tokens" and value == field.default:
             continue
@@ -151,7 +162,7 @@ def to_params(values: Sequence[Any], max_answer_tokens: int | None = None) -> Sa
     for field, value in zip(FIELDS, values, strict=False):
         if value is None or value == "":
             if field.name not in ("seed", "max_tokens"):
-                raise InvalidRequestError(f"{field.label} is empty; {field.help}")
+                raise InvalidRequestError(f"{field.label} is empty; {field.hint}.")
             settings[field.name] = None
         else:
             settings[field.name] = _whole(field, value) if field.is_whole else value
@@ -167,10 +178,14 @@ def to_params(values: Sequence[Any], max_answer_tokens: int | None = None) -> Sa
     return SamplingParams(**settings)
 
 
-def _whole(field: Field, value: float) -> int:
-    if isinstance(value, float) and (not math.isfinite(value) or value != int(value)):
-        raise InvalidRequestError(f"{field.label}={value} is not a whole number.")
-    return int(value)
+def _whole(field: Field, value: Any) -> int:
+    try:
+        number = float(value)
+        if not math.isfinite(number) or number != int(number):
+            raise ValueError
+    except ValueError:
+        raise InvalidRequestError(f"{field.label}={value} is not a whole number.") from None
+    return int(value) if isinstance(value, str) and value.strip().lstrip("+-").isdigit() else int(number)
 
 
 def parse_stop_strings(text: str | None) -> list[str]:

@@ -87,8 +87,8 @@ def meta_line(facts: AnswerFacts) -> str:
     parts.append(
         _term(
             "",
-            "prompt tokens whose keys and values were already in the cache",
-            f"<b>{facts.num_cached_tokens}</b> of {facts.num_prompt_tokens} prompt tokens cached",
+            "prompt tokens that came from the prefix cache and were not computed again",
+            f"<b>{facts.num_cached_tokens:,}</b> of {facts.num_prompt_tokens:,} prompt tokens cached",
         )
     )
     if facts.num_preemptions:
@@ -112,6 +112,11 @@ def _ending(facts: AnswerFacts) -> str:
 def waiting_line(words: str) -> str:
     """Before there is a request: the model is still being loaded, say."""
     return _line([html.escape(words)])
+
+
+def failed_line(reason: str) -> str:
+    """When the engine was closed in the middle of an answer, say."""
+    return _line([f"broke off: {html.escape(reason)}"])
 
 
 def _line(parts: Sequence[str]) -> str:

@@ -18,7 +18,7 @@ from ui.visitors import Visitors
 TITLE = "micro-vLLM playground"
 WELCOME = """
 ### Ask a small model. Watch the engine that serves it.
-Every answer fills KV blocks on the right. Ask a second question: its history comes from the **prefix cache**.
+Every answer fills KV blocks in the charts. Ask a second question: its history comes from the **prefix cache**.
 Open this page in another tab: both share **one batch**.
 """
 EXAMPLES = (
@@ -31,11 +31,11 @@ CHART_CARDS = (
     (
         "kv-block-map",
         "KV block map",
-        "One cell is one block of token slots, filled from below in its request's colour. "
+        "One cell is one block of token slots, filled from below. "
         '<abbr title="kept for reuse: free, but a later prompt with the same beginning takes it over; '
         'the longest unused is evicted first">#</abbr> kept for reuse · '
         '<abbr title="several requests read the same block, because their prompts begin alike">split</abbr> shared · '
-        "outlined: written by the newest step.",
+        "outlined just written.",
     ),
     (
         "scheduler-timeline",
@@ -59,7 +59,7 @@ HEADER = """
   <h1>micro-vLLM <span>playground</span></h1>
   <div class="mv-pills">
     <span class="pill" data-pill="model" title="the model that answers"><i class="dot"></i><b data-head="model">…</b><span data-head="badge"></span></span>
-    <span class="pill" title="requests computed in every step, and requests that wait">running <b class="num" data-head="running">0</b> waiting <b class="num" data-head="waiting">0</b></span>
+    <span class="pill" title="requests computed in every step, and requests that wait">running <b class="num" data-head="running">0</b> · waiting <b class="num" data-head="waiting">0</b></span>
     <span class="pill" title="KV blocks that requests hold, of all in the pool">blocks <b class="num" data-head="used">0</b> <span class="num">/ <span data-head="total">0</span></span></span>
     <span class="pill" title="share of looked-up prompt tokens that the prefix cache had">prefix hits <b class="num" data-head="hits">–</b></span>
   </div>
@@ -251,6 +251,6 @@ def prompt_placeholder(state: HostState) -> str:
     return f"{state.message or 'Loading the model'}{share} — you can already write"
 
 
-def _system_label(text: str) -> str:
-    words = " ".join(text.split())
+def _system_label(text: str | None) -> str:
+    words = " ".join((text or "").split())
     return f"System prompt · {words[:60]}{'…' if len(words) > 60 else ''}" if words else "System prompt"

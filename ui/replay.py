@@ -93,7 +93,7 @@ class Replay:
         self._usage: deque[StepUsage] = deque(maxlen=WINDOW_STEPS)
         self._rows: StepPlanned | None = None
         self._written: frozenset[int] = frozenset()
-        self._num_steps = 0
+        self._executed_step = 0
         self._view: EngineView | None = None
 
     # ------------------------------------------------------------ feeding
@@ -126,7 +126,7 @@ class Replay:
     @property
     def has_steps(self) -> bool:
         """Whether the engine has computed anything yet."""
-        return self._num_steps > 0
+        return self._executed_step > 0
 
     def _has_gap(self, first: TraceEvent) -> bool:
         last = self._fold.last_seq
@@ -150,7 +150,7 @@ class Replay:
     # ------------------------------------------------------------ the story
 
     def _restore(self, event: Snapshot) -> None:
-        self._num_steps = event.step
+        self._executed_step = event.step
         for request_id, r in event.state.requests.items():
             track = _Track(r.arrival, r.num_prompt_tokens, r.num_tokens, r.num_computed_tokens, r.status)
             track.last_step = event.step
@@ -176,7 +176,7 @@ class Replay:
             case StepPlanned():
                 self._rows = event
             case StepExecuted() if self._rows is not None:
-                self._num_steps += 1
+                self._executed_step = event.step
                 for row in self._rows.rows:
                     if row.request_id in self._tracks:
                         self._tracks[row.request_id].extend(row.phase, event.step, row.count)
@@ -218,7 +218,7 @@ class Replay:
 
     def _close_step(self) -> None:
         """All events of the step are in: note the pool, and forget what the window no longer shows."""
-        if self._num_steps and (not self._usage or self._usage[-1].step < self._fold.step):
+        if self._executed_step and (not self._usage or self._usage[-1].step < self._fold.step):
             self._usage.append(self._count_usage())
         left = self._fold.step - WINDOW_STEPS
         for request_id, track in list(self._tracks.items()):
@@ -261,6 +261,7 @@ class Replay:
             blocks=self._make_blocks(),
             requests=tuple(self._make_track(i, t) for i, t in self._tracks.items()),
             usage=tuple(usage),
+            executed_step=self._executed_step,
             num_running=len(fold.running),
             num_waiting=len(fold.requests) - len(fold.running),
             is_sample=self.is_sample,
@@ -273,7 +274,7 @@ class Replay:
             track.status = "running" if live.is_running else "waiting"
         spans = list(track.spans)
         if track.status == "waiting" and track.waits_since is not None:
-            spans.append(Span("waiting", track.waits_since, max(self._fold.step, track.waits_since) + 1))
+            spans.append(Span("waiting", track.waits_since, max(self._executed_step, track.waits_since) + 1))
         return RequestTrack(
             request_id=request_id,
             arrival=track.arrival,

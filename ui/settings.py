@@ -14,6 +14,8 @@ DEFAULT_MODEL = "SmolLM2-135M-Instruct"
 HOME_BLOCKS = 256
 BLOCK_SIZE = 16
 _MIB = 1024 * 1024
+HOME_POOL_BYTES = 512 * _MIB
+DEFAULT_PORT = 7860
 _YES = {"1", "true", "yes", "on"}
 _NO = {"", "0", "false", "no", "off"}
 
@@ -51,11 +53,11 @@ class Settings:
 
     model: str = DEFAULT_MODEL
     host: str = "127.0.0.1"
-    port: int = 7860
+    port: int = DEFAULT_PORT
     is_hosted: bool = False
     num_blocks: int | None = HOME_BLOCKS
     """KV blocks; None sizes the pool by ``kv_cache_memory_bytes``."""
-    kv_cache_memory_bytes: int = 512 * _MIB
+    kv_cache_memory_bytes: int = HOME_POOL_BYTES
     block_size: int = BLOCK_SIZE
     limits: Limits = Limits()
 
@@ -86,7 +88,7 @@ def read_settings(
         port=port,
         is_hosted=is_hosted,
         num_blocks=None if is_hosted else HOME_BLOCKS,
-        kv_cache_memory_bytes=hosted_pool_bytes(memory_limit) if is_hosted else Settings.kv_cache_memory_bytes,
+        kv_cache_memory_bytes=hosted_pool_bytes(memory_limit) if is_hosted else HOME_POOL_BYTES,
         limits=HOSTED_LIMITS if is_hosted else Limits(),
     )
 
@@ -132,7 +134,7 @@ def _flag(parser: argparse.ArgumentParser, name: str, value: str | None, default
 
 def _port(parser: argparse.ArgumentParser, value: str | None) -> int:
     if not value:
-        return Settings.port
+        return DEFAULT_PORT
     if not value.isdigit():
         parser.error(f"GRADIO_SERVER_PORT={value!r} is not a port; allowed: 1 to 65535.")
     return int(value)

@@ -110,6 +110,8 @@ class EngineView:
     """In order of arrival."""
     usage: tuple[StepUsage, ...]
     """One a step, the newest last."""
+    executed_step: int
+    """The newest step that was computed; ``step`` may be one that is being planned."""
     num_running: int
     num_waiting: int
     is_sample: bool = False

@@ -14,15 +14,15 @@ from dataclasses import dataclass
 import plotly.graph_objects as go
 
 from ui.charts.palette import NUM_SLOTS, PAPER, color_slot, readable_on, slot_color
-from ui.charts.theme import LIGHT, MONO, Look, Size, bare_axis, base_layout, quiet_axis
+from ui.charts.theme import LIGHT, MONO, Look, Size, bare_axis, base_layout
 from ui.view import BlockCell, EngineView, RequestTrack
 
 LABEL_MIN_PX = 15
 """Smallest cell, in pixels, that carries a letter."""
 MAX_STRIPS = 4
 """Most owners a shared cell is split between; the hover names all."""
-_LEFT = 46
-_NULL_X = -1.35
+_NUMBERS_PX = 38
+"""Room for the row numbers, between the null block and the pool."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +34,8 @@ class Grid:
     cell_px: float
     pad_x: float
     pad_y: float
+    numbers: float
+    """_NUMBERS_PX in columns."""
 
     def box(self, block_id: int) -> tuple[float, float, float, float]:
         """(left, top, right, bottom) of a block's cell; y grows downward."""
@@ -43,15 +45,14 @@ class Grid:
 
 def lay_out(num_blocks: int, size: Size) -> Grid:
     """Cells as near to square as they fill the chart."""
-    width, height = max(size.width - _LEFT - 8, 80), max(size.height - 8, 60)
-    # 1.8 columns on the left are the null block's.
+    width, height = max(size.width - _NUMBERS_PX - 4, 80), max(size.height - 4, 60)
     columns = max(1, round(math.sqrt(num_blocks * width / height)))
     columns = min(columns, num_blocks)
     rows = math.ceil(num_blocks / columns)
     columns = math.ceil(num_blocks / rows)
-    cell_w, cell_h = width / (columns + 1.8), height / rows
+    cell_w, cell_h = width / (columns + 1), height / rows  # + 1: the null block
     air = 1.5 if min(cell_w, cell_h) >= 12 else 0.75
-    return Grid(columns, rows, min(cell_w, cell_h), air / cell_w, air / cell_h)
+    return Grid(columns, rows, min(cell_w, cell_h), air / cell_w, air / cell_h, _NUMBERS_PX / cell_w)
 
 
 def figure(view: EngineView, look: Look = LIGHT, size: Size | None = None) -> go.Figure:
@@ -64,14 +65,15 @@ def figure(view: EngineView, look: Look = LIGHT, size: Size | None = None) -> go
     traces.append(_outlines(view, grid, look))
     traces.append(_letters(view, grid, look, tracks, show_letters))
     traces.append(_counts(view, grid, look, show_letters))
-    traces.append(_null(look, grid))
+    traces.append(_row_numbers(grid, size, look))
+    traces += _null(look, grid)
     return go.Figure(
         data=traces,
         layout=base_layout(
             look,
-            margin={"l": _LEFT, "r": 2, "t": 2, "b": 2},
-            xaxis=bare_axis(range=[_NULL_X - 0.35, grid.columns]),
-            yaxis=quiet_axis(look, range=[grid.rows, 0], **_row_numbers(grid, size)),
+            margin={"l": 2, "r": 2, "t": 2, "b": 2},
+            xaxis=bare_axis(range=[-1 - grid.numbers, grid.columns]),
+            yaxis=bare_axis(range=[grid.rows, 0]),
         ),
     )
 
@@ -196,16 +198,37 @@ def _counts(view: EngineView, grid: Grid, look: Look, show_letters: bool) -> go.
     )
 
 
-def _null(look: Look, grid: Grid) -> go.Scatter:
+def _null(look: Look, grid: Grid) -> list[go.Scatter]:
     """Block 0, apart from the pool."""
-    return go.Scatter(
-        x=[_NULL_X + 0.5],
+    left = -1 - grid.numbers
+    x, y = _paths([(left + grid.pad_x, grid.pad_y, left + 1 - grid.pad_x, 1 - grid.pad_y)])
+    frame = go.Scatter(
+        x=x, y=y, mode="lines", line={"color": look.muted, "width": 1, "dash": "dot"}, hoverinfo="skip"
+    )
+    sign = go.Scatter(
+        x=[left + 0.5],
         y=[0.5],
         text=["∅"],
         mode="text",
-        textfont={"family": MONO, "size": max(11, min(15, round(grid.cell_px * 0.5))), "color": look.muted},
+        textfont={"family": MONO, "size": max(9, min(15, round(grid.cell_px * 0.5))), "color": look.muted},
         hovertemplate="<b>null block</b><br>Holds no token. It stands in a table where blocks fell out of<br>"
         "a sliding window, and pads short tables.<extra></extra>",
+    )
+    return [frame, sign]
+
+
+def _row_numbers(grid: Grid, size: Size, look: Look) -> go.Scatter:
+    """The id of the first block of a row, as often as there is room."""
+    every = max(1, math.ceil(grid.rows * 16 / max(size.height, 60)))
+    rows = range(0, grid.rows, every)
+    return go.Scatter(
+        x=[-6 / _NUMBERS_PX * grid.numbers for _ in rows],
+        y=[row + 0.5 for row in rows],
+        text=[str(row * grid.columns + 1) for row in rows],
+        mode="text",
+        textposition="middle left",
+        textfont={"family": MONO, "size": 11, "color": look.muted},
+        hoverinfo="skip",
     )
 
 
@@ -289,13 +312,3 @@ def _window(view: EngineView, group: int) -> str:
 
 def _short_hash(key: str) -> str:
     return key.partition(":")[2][:8]
-
-
-def _row_numbers(grid: Grid, size: Size) -> dict:
-    """The id of the first block of a row, as often as there is room."""
-    every = max(1, math.ceil(grid.rows * 16 / max(size.height, 60)))
-    rows = range(0, grid.rows, every)
-    return {
-        "tickvals": [row + 0.5 for row in rows],
-        "ticktext": [str(row * grid.columns + 1) for row in rows],
-    }

@@ -7,7 +7,6 @@ hit, a cross a preemption, a tick the end. Rows of the viewer's own requests say
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import plotly.graph_objects as go
 
@@ -68,8 +67,8 @@ def figure(
         _marks(shown, "failed", "x", look.danger, look),
         _notes(shown, left, right, step_px, look),
     ]
-    # A few requests keep the row height of seven: bars do not balloon when only one is there.
-    num_rows = max(len(rows), 7)
+    # A few requests keep the row height of six: bars do not balloon when only one is there.
+    num_rows = max(len(rows), 6)
     return go.Figure(
         data=traces,
         layout=base_layout(
@@ -88,8 +87,8 @@ def figure(
             shapes=[
                 {
                     "type": "line",
-                    "x0": view.step + 1,
-                    "x1": view.step + 1,
+                    "x0": view.executed_step + 1,
+                    "x1": view.executed_step + 1,
                     "y0": 0,
                     "y1": 1,
                     "yref": "paper",
@@ -108,8 +107,7 @@ def _bars(shown: Sequence[tuple[int, RequestTrack]], kind: str, look: Look) -> g
     length: list[int] = []
     y: list[float] = []
     colors: list[str] = []
-    patterns: list[str] = []
-    pattern_colors: list[str] = []
+    edges: list[str] = []
     hover: list[str] = []
     for row, track in shown:
         color = request_color(track.arrival)
@@ -121,30 +119,15 @@ def _bars(shown: Sequence[tuple[int, RequestTrack]], kind: str, look: Look) -> g
             y.append(row + _OFFSET[kind])
             fill = {"waiting": look.muted, "decode": mix(color.fill, look.card, 0.3)}.get(kind, color.fill)
             colors.append(fill)
-            patterns.append(color.pattern)
-            pattern_colors.append(color.pattern_color)
+            edges.append(mix(fill, look.text, 0.28))  # yellow on white needs an edge to be seen
             hover.append(_hover(track, span))
-    marker: dict[str, Any] = {
-        "color": colors,
-        "line": {"width": 1 if kind == "prefill" else 0, "color": look.card},
-    }
-    if kind == "prefill":
-        # "replace": Plotly derives no default colour from a list of bar colours, and warns about it.
-        marker["pattern"] = {
-            "shape": patterns,
-            "fillmode": "replace",
-            "fgcolor": pattern_colors,
-            "bgcolor": colors,
-            "size": 5,
-            "solidity": 0.25,
-        }
     return go.Bar(
         orientation="h",
         base=base,
         x=length,
         y=y,
         width=_HEIGHT[kind],
-        marker=marker,
+        marker={"color": colors, "line": {"width": 1, "color": edges}},
         customdata=hover,
         hovertemplate="%{customdata}<extra></extra>",
     )
@@ -154,7 +137,7 @@ def _marks(
     shown: Sequence[tuple[int, RequestTrack]], kind: str, symbol: str, color: str, look: Look
 ) -> go.Scatter:
     x: list[float] = []
-    y: list[int] = []
+    y: list[float] = []
     hover: list[str] = []
     for row, track in shown:
         for mark in track.marks:
@@ -162,9 +145,10 @@ def _marks(
                 continue
             at_end = kind in ("finished", "aborted", "failed")
             x.append(mark.step + 1 if at_end else mark.step)
-            y.append(row)
+            # Ends sit on the low decode bar, out of the way of words.
+            y.append(row + _OFFSET["decode"] if at_end else row)
             hover.append(_mark_words(track, mark))
-    size = 13 if symbol == "line-ns-open" else 8
+    size = {"line-ns-open": 6, "x": 10}.get(symbol, 7)
     return go.Scatter(
         x=x,
         y=y,

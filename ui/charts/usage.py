@@ -10,7 +10,7 @@ from ui.charts.theme import LIGHT, MONO, SANS, Look, Size, base_layout, quiet_ax
 from ui.charts.timeline import step_range
 from ui.view import EngineView
 
-_RIGHT = 116
+_RIGHT = 128
 _STACK_TOP = 0.76
 _STRIP_BOTTOM = 0.84
 
