@@ -177,7 +177,10 @@ class Chat:
                     "Try again in a moment."
                 )
         messages = to_messages(turns, system_prompt, engine.model_key)
-        token_ids = engine.loaded.tokenizer.render_chat_with_ids(messages)
+        tokenizer = engine.loaded.tokenizer
+        if tokenizer is None:
+            raise InvalidRequestError(f"{engine.loaded.name} has no tokenizer; load a model that has one.")
+        token_ids = tokenizer.render_chat_with_ids(messages)
         _check_length(len(token_ids), engine, limits.max_prompt_tokens)
         salt = visitor.token if self._host.settings.is_hosted else None
         handle = engine.loop.submit({"prompt_token_ids": list(token_ids)}, params, cache_salt=salt)

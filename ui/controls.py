@@ -33,15 +33,66 @@ class Field:
 
 
 FIELDS = (
-    Field("temperature", "temperature", "0 is greedy", "0 always takes the likeliest token; higher is more varied.", 0.7, None),
-    Field("top_p", "top-p", "1 is off", "Choose among the likeliest tokens whose probabilities sum to this.", 0.95, 1.0),
+    Field(
+        "temperature",
+        "temperature",
+        "0 is greedy",
+        "0 always takes the likeliest token; higher is more varied.",
+        0.7,
+        None,
+    ),
+    Field(
+        "top_p",
+        "top-p",
+        "1 is off",
+        "Choose among the likeliest tokens whose probabilities sum to this.",
+        0.95,
+        1.0,
+    ),
     Field("top_k", "top-k", "0 is off", "Choose among this many likeliest tokens.", 0, 0, 1, True),
-    Field("min_p", "min-p", "0 is off", "Drop tokens less likely than this share of the likeliest one.", 0.0, 0.0),
-    Field("max_tokens", "max tokens", "answer's limit", "The answer ends here at the latest.", 256, None, 16, True),
+    Field(
+        "min_p",
+        "min-p",
+        "0 is off",
+        "Drop tokens less likely than this share of the likeliest one.",
+        0.0,
+        0.0,
+    ),
+    Field(
+        "max_tokens",
+        "max tokens",
+        "answer's limit",
+        "The answer ends here at the latest.",
+        256,
+        None,
+        16,
+        True,
+    ),
     Field("seed", "seed", "empty: random", "The same seed gives the same answer.", None, None, 1, True),
-    Field("repetition_penalty", "repetition penalty", "1 is off", "Above 1, tokens of prompt and answer become less likely.", 1.0, 1.0),
-    Field("presence_penalty", "presence penalty", "0 is off", "Taken off once from each token the answer has used.", 0.0, 0.0),
-    Field("frequency_penalty", "frequency penalty", "0 is off", "Taken off for every time the answer has used a token.", 0.0, 0.0),
+    Field(
+        "repetition_penalty",
+        "repetition penalty",
+        "1 is off",
+        "Above 1, tokens of prompt and answer become less likely.",
+        1.0,
+        1.0,
+    ),
+    Field(
+        "presence_penalty",
+        "presence penalty",
+        "0 is off",
+        "Taken off once from each token the answer has used.",
+        0.0,
+        0.0,
+    ),
+    Field(
+        "frequency_penalty",
+        "frequency penalty",
+        "0 is off",
+        "Taken off for every time the answer has used a token.",
+        0.0,
+        0.0,
+    ),
 )
 NAMES = tuple(field.name for field in FIELDS)
 
@@ -72,7 +123,12 @@ def build_sampling_panel(note: str = "") -> Controls:
     defaults = [field.default for field in FIELDS]
     with gr.Accordion(sentence(*defaults, ""), open=False, elem_id="sampling-panel") as panel:
         preset = gr.Radio(
-            list(PRESETS), value=DEFAULT_PRESET, show_label=False, container=False, elem_id="preset"
+            list(PRESETS),
+            value=DEFAULT_PRESET,
+            label="preset",
+            show_label=False,
+            container=False,
+            elem_id="preset",
         )
         with gr.Row(elem_classes="fields"):
             numbers = tuple(_build_field(field) for field in FIELDS)
@@ -142,14 +198,16 @@ def preset_of(*values: Any) -> str | None:
 
 
 def sentence(*values: Any) -> str:
-    """"Sampling balanced · temperature 0.7 · top-p 0.95": what is on, in one line."""
+    """ "Sampling balanced · temperature 0.7 · top-p 0.95": what is on, in one line."""
     parts = [f"Sampling {preset_of(*values) or 'your own'}"]
     for field, value in zip(FIELDS, values, strict=False):
         if value is None or value == "" or value == field.off:
             continue
         if field.name == "max_tokens" and value == field.default:
             continue
-        parts.append(f"{field.label} {value:g}" if isinstance(value, int | float) else f"{field.label} {value}")
+        parts.append(
+            f"{field.label} {value:g}" if isinstance(value, int | float) else f"{field.label} {value}"
+        )
     stops = parse_stop_strings(values[len(FIELDS)] if len(values) > len(FIELDS) else "")
     if stops:
         parts.append(f"{len(stops)} stop string{'s' if len(stops) > 1 else ''}")

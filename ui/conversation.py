@@ -128,7 +128,11 @@ def _chip(arrival: int) -> str:
 
 
 def _term(name: str, title: str, value: str) -> str:
-    return f'<span title="{html.escape(title)}">{name} {value}</span>' if name else f'<span title="{html.escape(title)}">{value}</span>'
+    return (
+        f'<span title="{html.escape(title)}">{name} {value}</span>'
+        if name
+        else f'<span title="{html.escape(title)}">{value}</span>'
+    )
 
 
 def _count(number: int, noun: str) -> str:

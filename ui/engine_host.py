@@ -101,10 +101,7 @@ class EngineHost:
         """The answer of ``GET /health``."""
         engine, state = self._engine, self._state
         counts = engine.loop.stats() if engine else None
-        if counts is not None:
-            status = "ok"
-        else:
-            status = "error" if state.status == "error" else "loading"
+        status = "ok" if counts is not None else "error" if state.status == "error" else "loading"
         return {
             "status": status,
             "model": state.serving or state.model,
@@ -132,7 +129,9 @@ class EngineHost:
             if self._state.status == "loading":
                 return False
             self._set(status="loading", model=name, message=f"Loading {name}", progress=None)
-            self._thread = threading.Thread(target=self._run_load, args=(name,), name="load-model", daemon=True)
+            self._thread = threading.Thread(
+                target=self._run_load, args=(name,), name="load-model", daemon=True
+            )
             self._thread.start()
             return True
 

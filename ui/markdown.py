@@ -1,7 +1,7 @@
-"""Text for Gradio's Chatbot, which renders Markdown with HTML inside: nothing a person or a model wrote may become HTML.
+"""Text for Gradio's Chatbot, which renders Markdown with HTML inside: nothing anybody wrote may become HTML.
 
-An answer keeps its Markdown, but ``<`` and ``&`` outside of code are escaped (inside of code the renderer does that). A prompt
-is shown exactly as typed.
+An answer keeps its Markdown, but ``<`` and ``&`` outside of code are escaped (inside of code the renderer does
+that). A prompt is shown exactly as typed.
 """
 
 from __future__ import annotations

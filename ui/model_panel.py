@@ -39,7 +39,8 @@ def build_model_panel(host: EngineHost) -> ModelPanel:
     with gr.Accordion(panel_label(state), open=False, elem_id="model-panel") as panel:
         with gr.Row(elem_id="model-row"):
             choice = gr.Dropdown(
-                choices=_choices(),
+                label="model",
+                choices=_choices(host.settings.model),
                 value=host.settings.model,
                 allow_custom_value=not is_read_only,
                 interactive=not is_read_only,
@@ -71,9 +72,7 @@ def build_model_panel(host: EngineHost) -> ModelPanel:
             raise gr.Error(f"{plain(host.state.model)} is still being loaded; wait for it first.")
         return result.updates(host.state)
 
-    load.click(
-        on_load, choice, result.outputs, queue=False, show_progress="hidden", api_visibility="private"
-    )
+    load.click(on_load, choice, result.outputs, queue=False, show_progress="hidden", api_visibility="private")
     return result
 
 
@@ -89,20 +88,26 @@ def status_html(state: HostState) -> str:
     """One line, and a bar while something is being fetched."""
     if state.status == "loading":
         share = state.progress
-        bar = f'<progress max="1" value="{share:.3f}"></progress>' if share is not None else "<progress></progress>"
+        bar = (
+            f'<progress max="1" value="{share:.3f}"></progress>'
+            if share is not None
+            else "<progress></progress>"
+        )
         percent = f" · {share:.0%}" if share is not None else ""
         return f'<p class="status loading">{html.escape(state.message)}{percent}</p>{bar}'
     if state.status == "error":
         still = f" {html.escape(state.serving)} still answers." if state.serving else ""
-        return f'<p class="status error">Could not load {html.escape(state.model)}: {html.escape(state.message)}{still}</p>'
+        reason = f"Could not load {html.escape(state.model)}: {html.escape(state.message)}{still}"
+        return f'<p class="status error">{reason}</p>'
     if state.status == "ready":
         return f'<p class="status ready">{html.escape(state.serving)} is ready.</p>'
     return '<p class="status">No model yet.</p>'
 
 
-def _choices() -> list[tuple[str, str]]:
-    """Names of the catalogue, with what loading them means."""
-    return [(f"{entry.name} · {_where(entry)}", entry.name) for entry in catalogue()]
+def _choices(model: str) -> list[tuple[str, str]]:
+    """Names of the catalogue, with what loading them means; and the one that the page was started with."""
+    known = [(f"{entry.name} · {_where(entry)}", entry.name) for entry in catalogue()]
+    return known if any(model == name for _, name in known) else [*known, (model, model)]
 
 
 def _where(entry: Any) -> str:

@@ -58,12 +58,20 @@ HEADER = """
 <header class="mv-header">
   <h1>micro-vLLM <span>playground</span></h1>
   <div class="mv-pills">
-    <span class="pill" data-pill="model" title="the model that answers"><i class="dot"></i><b data-head="model">…</b><span data-head="badge"></span></span>
-    <span class="pill" title="requests computed in every step, and requests that wait">running <b class="num" data-head="running">0</b> · waiting <b class="num" data-head="waiting">0</b></span>
-    <span class="pill" title="KV blocks that requests hold, of all in the pool">blocks <b class="num" data-head="used">0</b> <span class="num">/ <span data-head="total">0</span></span></span>
-    <span class="pill" title="share of looked-up prompt tokens that the prefix cache had">prefix hits <b class="num" data-head="hits">–</b></span>
+    <span class="pill" data-pill="model" title="the model that answers">
+      <i class="dot"></i><b data-head="model">…</b><span data-head="badge"></span>
+    </span>
+    <span class="pill" title="requests computed in every step, and requests that wait">
+      running <b class="num" data-head="running">0</b> · waiting <b class="num" data-head="waiting">0</b>
+    </span>
+    <span class="pill" title="KV blocks that requests hold, of all in the pool">
+      blocks <b class="num" data-head="used">0</b> <span class="num">/ <span data-head="total">0</span></span>
+    </span>
+    <span class="pill" title="share of looked-up prompt tokens that the prefix cache had">
+      prefix hits <b class="num" data-head="hits">–</b>
+    </span>
   </div>
-  <button class="mv-theme" type="button" data-theme-toggle title="light or dark" aria-label="switch between light and dark">◐</button>
+  <button class="mv-theme" type="button" data-theme-toggle title="light or dark" aria-label="light or dark">◐</button>
 </header>
 """
 SAMPLE_NOTE = """
@@ -95,6 +103,7 @@ def build_page(host: EngineHost) -> gr.Blocks:
         with gr.Row(elem_id="main", equal_height=False):
             with gr.Column(scale=2, min_width=320, elem_id="left"):
                 chatbot = gr.Chatbot(
+                    label="chat",
                     show_label=False,
                     container=False,
                     elem_id="chat",
@@ -110,6 +119,7 @@ def build_page(host: EngineHost) -> gr.Blocks:
                 )
                 with gr.Column(elem_id="composer"):
                     prompt = gr.Textbox(
+                        label="prompt",
                         placeholder=prompt_placeholder(host.state),
                         show_label=False,
                         container=False,
@@ -126,6 +136,7 @@ def build_page(host: EngineHost) -> gr.Blocks:
                     controls = build_sampling_panel(host.settings.limits.words())
                     with gr.Accordion("System prompt", open=False, elem_id="system-panel") as system_panel:
                         system_prompt = gr.Textbox(
+                            label="system prompt",
                             show_label=False,
                             container=False,
                             placeholder="Empty: the model's own. For example: Answer in one sentence.",

@@ -64,7 +64,13 @@ def record(model: str, path: Path) -> int:
             ids = loaded.tokenizer.render_chat_with_ids([*messages, {"role": "user", "content": prompt}])
             engine.add_request(
                 {"prompt_token_ids": ids},
-                SamplingParams(temperature=0.7, top_p=0.95, seed=len(waiting), max_tokens=max_tokens, min_tokens=max_tokens - 8),
+                SamplingParams(
+                    temperature=0.7,
+                    top_p=0.95,
+                    seed=len(waiting),
+                    max_tokens=max_tokens,
+                    min_tokens=max_tokens - 8,
+                ),
             )
         engine.step()
     events = list(without_tokens(log.since()))

@@ -184,7 +184,9 @@ class Replay:
             case _:
                 pass
 
-    def _mark(self, event: RequestPreempted | PrefixLookup, kind: Literal["hit", "preempted"], n: int) -> None:
+    def _mark(
+        self, event: RequestPreempted | PrefixLookup, kind: Literal["hit", "preempted"], n: int
+    ) -> None:
         track = self._tracks[event.request_id]
         track.marks.append(Mark(kind, event.step, n))
         track.last_step = event.step
@@ -249,7 +251,8 @@ class Replay:
 
     def _make_view(self) -> EngineView:
         fold = self._fold
-        assert fold.info is not None and fold.last_seq is not None
+        assert fold.info is not None
+        assert fold.last_seq is not None
         usage = list(self._usage)
         if usage and usage[-1].step == fold.step:
             usage.pop()

@@ -6,6 +6,7 @@ import gzip
 import hashlib
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import gradio as gr
 import plotly
@@ -18,6 +19,11 @@ from ui.page import build_page
 ROOT = Path(__file__).resolve().parent.parent
 ASSETS = ROOT / "assets"
 SAMPLE_TRACE = ASSETS / "sample_trace.jsonl"
+ICON = (
+    '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 16 16">'
+    '<rect x="1" y="8" width="6" height="7" fill="#0b7a6b"/>'
+    '<rect x="9" y="1" width="6" height="14" fill="#E69F00"/></svg>'
+)
 PLOTLY_JS = Path(plotly.__file__).parent / "package_data" / "plotly.min.js"
 
 
@@ -33,9 +39,7 @@ def build_app(host: EngineHost) -> FastAPI:
     live_url = _serve(app, ASSETS / "live.js")
     head = (
         f'<script src="{live_url}"></script>\n<script src="{plotly_url}" async></script>\n'
-        '<link rel="icon" href="data:image/svg+xml,%3Csvg xmlns=%22http://www.w3.org/2000/svg%22 viewBox=%220 0 16 16%22%3E'
-        "%3Crect x=%221%22 y=%228%22 width=%226%22 height=%227%22 fill=%22%230b7a6b%22/%3E"
-        '%3Crect x=%229%22 y=%221%22 width=%226%22 height=%2214%22 fill=%22%23E69F00%22/%3E%3C/svg%3E">'
+        f'<link rel="icon" href="data:image/svg+xml,{quote(ICON)}">'
     )
     page = build_page(host)
     page.queue(default_concurrency_limit=None, max_size=None, api_open=False)
@@ -65,7 +69,9 @@ def _serve(app: FastAPI, path: Path) -> str:
     @app.get(url)
     def serve(request: Request) -> Response:
         if "gzip" in request.headers.get("accept-encoding", ""):
-            return Response(packed, media_type="text/javascript", headers={**kept, "Content-Encoding": "gzip"})
+            return Response(
+                packed, media_type="text/javascript", headers={**kept, "Content-Encoding": "gzip"}
+            )
         return Response(content, media_type="text/javascript", headers=kept)
 
     return url.lstrip("/")

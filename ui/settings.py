@@ -67,7 +67,8 @@ def read_settings(
 ) -> Settings:
     """The command line wins over the environment, the environment over the defaults.
 
-    ``memory_limit`` is the container's, in bytes; it sizes the pool of a hosted page. Exits like argparse on wrong arguments.
+    ``memory_limit`` is the container's, in bytes; it sizes the pool of a hosted page. Exits like argparse on
+    wrong arguments.
     """
     parser = argparse.ArgumentParser(
         prog="app.py", description="Chat with a small language model and watch the engine that serves you."

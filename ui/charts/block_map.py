@@ -1,8 +1,8 @@
 """The KV block map: one cell a block, in the order of block ids, so that a block keeps its place.
 
-A cell fills from below as its slots fill, in the colour and with the letter of the request that owns it. Free cells
-are empty; cells kept for reuse carry ``#`` (a dotted pattern where the cell is too small for it); a shared block is split
-between its owners; what the newest step wrote is outlined; the null block stands apart.
+A cell fills from below as its slots fill, in the colour and with the letter of the request that owns it. Free
+cells are empty; cells kept for reuse carry ``#`` (a dotted pattern where the cell is too small for it); a shared
+block is split between its owners; what the newest step wrote is outlined; the null block stands apart.
 """
 
 from __future__ import annotations
@@ -141,7 +141,11 @@ def _outlines(view: EngineView, grid: Grid, look: Look) -> go.Scatter:
     x, y = _paths([grid.box(cell.block_id) for cell in view.blocks if cell.is_written])
     width = 2 if grid.cell_px >= 12 else 1.25
     return go.Scatter(
-        x=x, y=y, mode="lines", line={"color": look.outline, "width": width, "shape": "linear"}, hoverinfo="skip"
+        x=x,
+        y=y,
+        mode="lines",
+        line={"color": look.outline, "width": width, "shape": "linear"},
+        hoverinfo="skip",
     )
 
 

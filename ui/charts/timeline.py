@@ -1,7 +1,7 @@
 """The scheduler timeline: one row a request, one column an engine step.
 
-Waiting is a thin line, a prefill chunk a tall bar with its token count behind it, decode a low bar. A diamond marks a prefix
-hit, a cross a preemption, a tick the end. Rows of the viewer's own requests say "yours".
+Waiting is a thin line, a prefill chunk a tall bar with its token count behind it, decode a low bar. A diamond
+marks a prefix hit, a cross a preemption, a tick the end. Rows of the viewer's own requests say "yours".
 """
 
 from __future__ import annotations
@@ -157,7 +157,10 @@ def _marks(
             "symbol": symbol,
             "size": size,
             "color": color,
-            "line": {"width": 2 if symbol.endswith("open") else 1, "color": color if symbol.endswith("open") else look.card},
+            "line": {
+                "width": 2 if symbol.endswith("open") else 1,
+                "color": color if symbol.endswith("open") else look.card,
+            },
         },
         customdata=hover,
         hovertemplate="%{customdata}<extra></extra>",

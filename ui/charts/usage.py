@@ -69,7 +69,11 @@ def figure(view: EngineView, look: Look = LIGHT, size: Size | None = None) -> go
             margin={"l": 64, "r": _RIGHT, "t": 4, "b": 22},
             xaxis=quiet_axis(look, range=[left, right], nticks=8, anchor="y"),
             yaxis=quiet_axis(
-                look, range=[0, total], domain=[0, _STACK_TOP], tickvals=[0, total // 2, total], showgrid=False
+                look,
+                range=[0, total],
+                domain=[0, _STACK_TOP],
+                tickvals=[0, total // 2, total],
+                showgrid=False,
             ),
             yaxis2=quiet_axis(
                 look,

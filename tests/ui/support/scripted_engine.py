@@ -54,7 +54,12 @@ def make_engine(
 ) -> tuple[Engine, TraceLog]:
     """An engine and the log it writes to."""
     log = trace if trace is not None else TraceLog()
-    settings: dict = {"num_gpu_blocks_override": num_blocks, "trace": log, "max_num_batched_tokens": 128, **config}
+    settings: dict = {
+        "num_gpu_blocks_override": num_blocks,
+        "trace": log,
+        "max_num_batched_tokens": 128,
+        **config,
+    }
     model = ServedModel("scripted", tuple(windows), VOCAB, 4096)
     return Engine(EngineConfig(**settings), executor=ScriptedExecutor(seed, fail_at), model=model), log
 

@@ -1,0 +1,94 @@
+"""Fixtures: a Chromium, the page over a tiny random model, and tabs that complain about console messages."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.browser.support.running_page import RunningPage, page_in_process
+
+CHROMIUM_FLAGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+QUIET_CONSOLE = {"log", "info", "debug"}
+
+
+@pytest.fixture(scope="session")
+def chromium() -> Iterator:
+    """A headless browser. Without one the tests are skipped, but in CI they fail."""
+    path = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if path is None:
+        hint = (
+            "no Chromium on the PATH: install one (for example `apt install chromium`) to run tests/browser."
+        )
+        if os.environ.get("CI") == "true":
+            pytest.fail(hint)
+        pytest.skip(hint)
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path, args=CHROMIUM_FLAGS)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A random Llama with a byte tokenizer whose end token is never drawn: answers run to max tokens."""
+    from tests.engine.support.models import save_tiny_model
+
+    folder = tmp_path_factory.mktemp("models") / "tiny-llama"
+    return save_tiny_model(
+        folder, tokenizer=True, vocab_size=300, eos_token_id=299, max_position_embeddings=1024
+    )
+
+
+@pytest.fixture(scope="module")
+def served(tiny_model: Path) -> Iterator[RunningPage]:
+    """The page with the tiny model, at 20 steps a second at most, so that a test can act in the middle."""
+    with page_in_process(str(tiny_model), pace=0.05) as page:
+        yield page
+
+
+@pytest.fixture
+def open_tab(chromium) -> Iterator[Callable]:
+    """``open_tab(url)`` -> a Playwright page. At the end: no page error, no console warning, no other host asked."""
+    contexts, complaints = [], []
+
+    def open_one(url: str, *, width: int = 1440, height: int = 960, query: str = ""):
+        context = chromium.new_context(viewport={"width": width, "height": height})
+        contexts.append(context)
+        tab = context.new_page()
+        tab.set_default_timeout(30_000)
+        tab.on("pageerror", lambda error: complaints.append(f"page error: {error}"))
+        tab.on(
+            "console",
+            lambda m: complaints.append(f"{m.type}: {m.text}") if m.type not in QUIET_CONSOLE else None,
+        )
+        tab.on(
+            "request",
+            lambda r: (
+                None
+                if r.url.startswith((url, "data:", "blob:"))
+                else complaints.append(f"asked another host: {r.url}")
+            ),
+        )
+        tab.goto(url + query)
+        tab.wait_for_selector("#send")
+        tab.wait_for_selector("#kv-block-map .main-svg" if width > 860 else "#prompt textarea")
+        return tab
+
+    yield open_one
+    for context in contexts:
+        context.close()
+    assert complaints == []

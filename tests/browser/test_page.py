@@ -1,0 +1,211 @@
+"""The page itself: start, loading, failing loads, looks, phones, and ``python app.py``."""
+
+from __future__ import annotations
+
+import re
+import threading
+
+import pytest
+
+from tests.browser.support.running_page import page_as_program, page_in_process, wait_for_health
+from tests.browser.test_chat import answer_text, send, set_number, wait_until_idle
+
+pytestmark = pytest.mark.browser
+
+
+def test_the_page_opens_while_the_model_loads_and_a_prompt_waits_for_it(tiny_model, open_tab):
+    from micro_vllm.model_loader import load_model
+
+    go_on = threading.Event()
+
+    def slow_load(name, progress):
+        assert go_on.wait(60)
+        return load_model(name, progress=progress)
+
+    with page_in_process(str(tiny_model), load=slow_load) as page:
+        tab = open_tab(page.url)
+        assert page.health()["status"] == "loading"
+        tab.wait_for_function("document.querySelector('#prompt textarea').placeholder.includes('Loading')")
+        assert "tiny-llama" in tab.get_attribute("#prompt textarea", "placeholder")
+        assert "Loading" in tab.inner_text(".mv-header")
+        # The canvas is not empty, and says what it shows.
+        assert tab.is_visible(".mv-sample")
+        assert "Sample" in tab.inner_text(".mv-sample")
+
+        set_number(tab, "max-tokens", "8")
+        send(tab, "I am early")
+        tab.wait_for_function(
+            "document.querySelector('#chat .meta')?.innerText.includes('waiting for the model')"
+        )
+        go_on.set()
+        tab.wait_for_function("document.querySelector('#chat .meta')?.innerText.includes('length limit')")
+        wait_until_idle(tab)
+        assert page.health()["status"] == "ok"
+        tab.wait_for_selector(".mv-sample", state="hidden")
+        tab.wait_for_function("document.querySelector('#prompt textarea').placeholder.includes('Ask')")
+        tab.close()
+
+
+def test_a_failed_load_says_why_and_another_model_can_be_loaded(tiny_model, tmp_path, open_tab):
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "config.json").write_text('{"architectures": ["LlamaForCausalLM"]}')
+    with page_in_process(str(tmp_path / "broken"), load=_load) as page:
+        health = page.wait_for(lambda h: h["status"] == "error", 30)
+        assert health["detail"]
+        tab = open_tab(page.url)
+        tab.click("#model-panel button.label-wrap")
+        tab.wait_for_function("document.querySelector('#model-status').innerText.includes('no weights')")
+        send(tab, "hello?")
+        words = tab.wait_for_selector(".toast-body").inner_text()
+        assert "no model is loaded" in words
+        assert "Load" in words
+        assert tab.input_value("#prompt textarea") == "hello?"
+
+        tab.fill("#model input", str(tiny_model))
+        tab.press("#model input", "Enter")
+        tab.click("#load-model")
+        page.wait_for(lambda h: h["status"] == "ok", 30)
+        tab.wait_for_function("document.querySelector('#model-status').innerText.includes('is ready')")
+        set_number(tab, "max-tokens", "6")
+        tab.click("#send")
+        tab.wait_for_function("document.querySelector('#chat .meta')?.innerText.includes('length limit')")
+        wait_until_idle(tab)
+
+        # A second failure leaves the good one answering, and says so.
+        tab.fill("#model input", str(tmp_path / "broken"))
+        tab.press("#model input", "Enter")
+        tab.click("#load-model")
+        tab.wait_for_function("document.querySelector('#model-status').innerText.includes('still answers')")
+        assert page.health()["status"] == "ok"
+        tab.close()
+
+
+def _load(name, progress):
+    from micro_vllm.model_loader import load_model
+
+    return load_model(name, progress=progress)
+
+
+def test_a_change_of_model_clears_the_charts(tiny_model, open_tab):
+    """P23, vllm-playground 0.1.7."""
+    with page_in_process(str(tiny_model)) as page:
+        tab = open_tab(page.url)
+        set_number(tab, "max-tokens", "8")
+        send(tab, "hello")
+        tab.wait_for_selector(".mv-sample", state="hidden")
+        wait_until_idle(tab)
+        first = page.host.engine
+        assert page.host.load(str(tiny_model))
+        page.wait_for(lambda h: page.host.engine is not first, 30)
+        tab.wait_for_selector(".mv-sample", state="visible")
+        send(tab, "again")
+        tab.wait_for_selector(".mv-sample", state="hidden")
+        wait_until_idle(tab)
+        rows = tab.evaluate(
+            "document.querySelector('#scheduler-timeline .mv-plot').layout.yaxis.ticktext.length"
+        )
+        assert rows == 1
+        tab.close()
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_the_charts_follow_the_theme(served, open_tab, theme):
+    tab = open_tab(served.url, query=f"?__theme={theme}")
+    tab.wait_for_function("document.querySelectorAll('.mv-plot .main-svg').length >= 3")
+    color = "document.querySelector('#kv-usage .mv-plot').layout.font.color"
+    first = tab.evaluate(color)
+    tab.click("[data-theme-toggle]")
+    tab.wait_for_function(f"{color} !== '{first}'")
+    assert (first == "#16202c") == (theme == "light")
+
+
+def test_on_a_phone_charts_are_tabs_of_full_size(served, open_tab):
+    """P16, gradio #6850."""
+    tab = open_tab(served.url, width=390, height=844)
+    assert tab.evaluate("document.documentElement.scrollWidth") <= 390
+    tab.evaluate("window.scrollTo(0, document.body.scrollHeight)")
+    tab.wait_for_selector("#kv-block-map .main-svg")
+    for title, chart in (("Scheduler timeline", "scheduler-timeline"), ("KV use", "kv-usage")):
+        tab.click(f".mv-tabs button:has-text('{title}')")
+        tab.wait_for_selector(f"#{chart} .main-svg", state="visible")
+        assert not tab.is_visible("#kv-block-map .mv-plot")
+        tab.wait_for_function(
+            "id => { const p = document.querySelector(`#${id} .mv-plot`), s = p.querySelector('.main-svg');"
+            "return Math.abs(s.getBoundingClientRect().width - p.clientWidth) < 2 && p.clientWidth > 300; }",
+            arg=chart,
+        )
+
+
+def test_nothing_jumps_while_text_streams(served, open_tab):
+    tab = open_tab(served.url)
+    tab.wait_for_function("document.querySelectorAll('.mv-plot .main-svg').length >= 3")
+    send(tab, "first, so that the sample note is gone")
+    tab.wait_for_selector(".mv-sample", state="hidden")
+    tab.wait_for_timeout(500)
+    places = """JSON.stringify(
+        ['#composer', '#kv-block-map .mv-plot', '#scheduler-timeline .mv-plot', '#kv-usage .mv-plot'].map(s => {
+            const r = document.querySelector(s).getBoundingClientRect(); return [r.x, r.y, r.width, r.height]; }))"""
+    seen = set()
+    for _ in range(15):
+        seen.add(tab.evaluate(places))
+        tab.wait_for_timeout(100)
+    tab.click("#stop")
+    wait_until_idle(tab)
+    seen.add(tab.evaluate(places))
+    assert len(seen) == 1
+
+
+def test_a_hosted_page_tells_its_limits_and_its_engine_panel_is_read_only(tiny_model, open_tab):
+    from ui.settings import HOSTED_LIMITS
+
+    with page_in_process(str(tiny_model), is_hosted=True, limits=HOSTED_LIMITS, num_blocks=64) as page:
+        tab = open_tab(page.url)
+        tab.click("#sampling-panel button.label-wrap")
+        words = tab.inner_text("#limits")
+        assert "1,536" in words
+        assert "512" in words
+        tab.click("#model-panel button.label-wrap")
+        assert tab.is_disabled("#load-model")
+        assert tab.is_disabled("#model input")
+        set_number(tab, "max-tokens", "5000")
+        send(tab, "hello")
+        assert "512" in tab.wait_for_selector(".toast-body").inner_text()
+        tab.close()
+
+
+def test_app_py_serves_page_and_health(tiny_model, open_tab):
+    with page_as_program("--model", str(tiny_model)) as (process, url):
+        health = wait_for_health(url, lambda h: h["status"] == "ok", 90)
+        assert set(health) == {"status", "model", "running", "waiting", "free_blocks", "num_blocks"}
+        assert health["num_blocks"] == health["free_blocks"] == 256
+        tab = open_tab(url)
+        set_number(tab, "max-tokens", "6")
+        send(tab, "hello")
+        tab.wait_for_function("document.querySelector('#chat .meta')?.innerText.includes('length limit')")
+        assert process.poll() is None
+        tab.close()
+
+
+@pytest.mark.slow
+@pytest.mark.real_model
+def test_smollm2_answers_and_the_second_turn_hits_the_cache(open_tab):
+    with page_as_program() as (_, url):
+        wait_for_health(url, lambda h: h["status"] == "ok", 300)
+        tab = open_tab(url)
+        tab.set_default_timeout(180_000)
+        tab.click("#sampling-panel button.label-wrap")
+        tab.click("#preset label:has-text('precise')")
+        tab.wait_for_function("document.querySelector('#temperature input').value === '0'")
+        send(tab, "What is the capital of France?")
+        tab.wait_for_function("/finished|limit/.test(document.querySelector('#chat .meta')?.innerText || '')")
+        wait_until_idle(tab)
+        assert "Paris" in answer_text(tab)
+        send(tab, "And of Italy?")
+        tab.wait_for_function(
+            "/finished|limit/.test(document.querySelectorAll('#chat .meta')[1]?.innerText || '')"
+        )
+        wait_until_idle(tab)
+        meta = tab.locator("#chat .meta").nth(1).inner_text()
+        cached, prompt = map(int, re.search(r"(\d+) of (\d+) prompt", meta).groups())
+        assert 32 <= cached < prompt, meta
+        tab.close()
