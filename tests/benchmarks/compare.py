@@ -24,6 +24,8 @@ class Measurement:
     """One per repeat, in ``unit``."""
     seconds: tuple[tuple[float, ...], ...]
     """Per repeat, per wave."""
+    cpu_seconds: tuple[float, ...]
+    """Per repeat, all waves and threads."""
     first_ids: tuple[tuple[int, ...], ...]
     """First token of every answer, per repeat: systems that compute the same thing mostly agree here."""
     num_forwards: int | None
@@ -90,6 +92,7 @@ def summarise(system: str, workload: Workload, runs: Sequence[tuple[WaveResult, 
         unit=workload.unit,
         rates=tuple(_rate(workload, waves, num_output, num_prompt) for waves in seconds),
         seconds=seconds,
+        cpu_seconds=tuple(sum(result.cpu_seconds for result in run) for run in runs),
         first_ids=tuple(tuple(ids[0] for result in run for ids in result.outputs) for run in runs),
         num_forwards=int(median(forwards)) if is_counted else None,
         num_output=num_output,

@@ -12,7 +12,6 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from time import perf_counter
 from typing import Any
 
 import llama_cpp
@@ -20,7 +19,7 @@ import numpy as np
 import torch
 
 from tests.benchmarks.gguf_weights import write_bf16_gguf
-from tests.benchmarks.systems import System, WaveResult
+from tests.benchmarks.systems import Clock, System, WaveResult
 from tests.benchmarks.workloads import TokenRequest, Workload
 
 MAX_SEQS = 32
@@ -68,7 +67,7 @@ class LlamaCpp:
             raise RuntimeError(f"llama.cpp made no context of {params.n_ctx} tokens.")
 
     def run(self, requests: Sequence[TokenRequest]) -> WaveResult:
-        began = perf_counter()
+        clock = Clock()
         waiting = deque(enumerate(requests))
         free_ids = list(range(self._seats))[::-1]  # sequence 0 is handed out first
         running: list[_Sequence] = []
@@ -92,7 +91,7 @@ class LlamaCpp:
                     free_ids.append(sequence.seq_id)
                     if sequence.seq_id == 0:
                         self._kept = sequence.request.prompt_token_ids
-        return WaveResult(perf_counter() - began, tuple(outputs), num_forwards)
+        return clock.result(tuple(outputs), num_forwards)
 
     def _make_room(self, seq_id: int, request: TokenRequest) -> int:
         """Empty the sequence, except for the prompt prefix it shares with the request. Returns its length."""

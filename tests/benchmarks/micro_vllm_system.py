@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from time import perf_counter
 from typing import Any
 
 from micro_vllm import LLM, SamplingParams
 from micro_vllm.core.scheduler_output import ExecutionPlan, StepResult
 from micro_vllm.model_loader import LoadedModel
-from tests.benchmarks.systems import OURS, WaveResult
+from tests.benchmarks.systems import OURS, Clock, WaveResult
 from tests.benchmarks.workloads import TokenRequest, Workload
 
 MAX_MODEL_LEN = 2048
@@ -52,13 +51,11 @@ class MicroVllm:
         prompts = [{"prompt_token_ids": list(request.prompt_token_ids)} for request in requests]
         params = [greedy(request.num_output) for request in requests]
         forwards_before = self._executor.num_forwards
-        began = perf_counter()
+        clock = Clock()
         outputs = self._llm.generate(prompts, params, use_tqdm=False)
-        seconds = perf_counter() - began
-        return WaveResult(
-            seconds=seconds,
-            outputs=tuple(tuple(output.outputs[0].token_ids) for output in outputs),
-            num_forwards=self._executor.num_forwards - forwards_before,
+        return clock.result(
+            tuple(tuple(output.outputs[0].token_ids) for output in outputs),
+            self._executor.num_forwards - forwards_before,
         )
 
     def close(self) -> None:

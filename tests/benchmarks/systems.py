@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
+from time import perf_counter, process_time
 from typing import Protocol
 
 from tests.benchmarks.workloads import TokenRequest, Workload
@@ -22,8 +23,22 @@ class WaveResult:
     """From handing the requests over to the last token."""
     outputs: tuple[tuple[int, ...], ...]
     """Per request the new token ids, in the order of the requests."""
+    cpu_seconds: float = 0.0
+    """Of all threads of this process. Grows little when other programs take the cores, unlike the wall clock."""
     num_forwards: int | None = None
     """Forward passes of the model; None where the system does not tell."""
+
+
+class Clock:
+    """Wall and CPU seconds since it was made."""
+
+    def __init__(self) -> None:
+        self._wall, self._cpu = perf_counter(), process_time()
+
+    def result(self, outputs: tuple[tuple[int, ...], ...], num_forwards: int | None = None) -> WaveResult:
+        """The wave ends now."""
+        wall, cpu = perf_counter(), process_time()
+        return WaveResult(wall - self._wall, outputs, cpu - self._cpu, num_forwards)
 
 
 class System(Protocol):

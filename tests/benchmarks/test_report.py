@@ -32,7 +32,7 @@ SHARED = Workload("shared1024", "shared", ((Shape(6, 1, num_shared=4),),) * 2, "
 def result(
     seconds: float, num_output: int = 10, first: int = 7, num_forwards: int | None = None
 ) -> WaveResult:
-    return WaveResult(seconds, ((first, *[0] * (num_output - 1)),), num_forwards)
+    return WaveResult(seconds, ((first, *[0] * (num_output - 1)),), 2 * seconds, num_forwards)
 
 
 def measured(system: str, seconds: Sequence[float], workload: Workload = TINY, **kwargs) -> Measurement:
@@ -50,9 +50,9 @@ def test_ratio_is_ours_over_the_peers_with_its_target():
     found = ratios(
         [measured(OURS, [0.5]), measured("transformers generate", [1.0]), measured("llama.cpp", [0.25])]
     )
-    assert [(r.peer, r.value, r.target) for r in found] == [
-        ("transformers generate", 2.0, 1.2),
-        ("llama.cpp", 0.5, None),
+    assert [(r.peer, r.value, r.target, r.by_cpu_time) for r in found] == [
+        ("transformers generate", 2.0, 1.2, 2.0),
+        ("llama.cpp", 0.5, None, 0.5),
     ]
 
 
@@ -62,6 +62,7 @@ def test_ratio_of_a_share_is_turned_round_because_less_is_better():
 
     (ratio,) = ratios([share(OURS, 2.0, 0.1), share("llama.cpp", 2.0, 0.4)])
     assert ratio.value == pytest.approx(4.0)
+    assert ratio.by_cpu_time is None
 
 
 def test_achieved_rates_count_weights_once_a_forward_and_the_head_once_a_drawn_token():
@@ -111,7 +112,7 @@ class FakeSystem:
 
     def run(self, requests: Sequence[TokenRequest]) -> WaveResult:
         self._log.append((self.name, requests[0].num_output))
-        return WaveResult(0.5, tuple((1,) * (r.num_output - self._num_missing) for r in requests), 1)
+        return WaveResult(0.5, tuple((1,) * (r.num_output - self._num_missing) for r in requests), 1.0, 1)
 
     def close(self) -> None:
         pass

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from time import perf_counter
 from typing import Any
 
 import torch
 from transformers import AutoModelForCausalLM, ContinuousBatchingConfig, GenerationConfig
 
-from tests.benchmarks.systems import System, WaveResult
+from tests.benchmarks.systems import Clock, System, WaveResult
 from tests.benchmarks.workloads import TokenRequest, Workload
 
 MAX_BATCH = 32
@@ -39,7 +38,7 @@ class Generate:
     def run(self, requests: Sequence[TokenRequest]) -> WaveResult:
         outputs: list[tuple[int, ...]] = []
         num_forwards = 0
-        began = perf_counter()
+        clock = Clock()
         for start in range(0, len(requests), MAX_BATCH):
             batch = requests[start : start + MAX_BATCH]
             longest = max(len(request.prompt_token_ids) for request in batch)
@@ -59,7 +58,7 @@ class Generate:
                 tuple(row[: request.num_output])
                 for row, request in zip(generated.tolist(), batch, strict=True)
             ]
-        return WaveResult(perf_counter() - began, tuple(outputs), num_forwards)
+        return clock.result(tuple(outputs), num_forwards)
 
     def close(self) -> None:
         pass
@@ -91,7 +90,7 @@ class ContinuousBatching:
         )
         outputs: dict[str, tuple[int, ...]] = {}
         with manager_context as manager:
-            began = perf_counter()
+            clock = Clock()
             ids = [
                 manager.add_request(
                     list(request.prompt_token_ids), max_new_tokens=request.num_output, eos_token_id=-1
@@ -109,8 +108,7 @@ class ContinuousBatching:
                     raise RuntimeError(f"transformers' continuous batching failed: {result.error}")
                 elif result.is_finished():
                     outputs[result.request_id] = tuple(result.generated_tokens)
-            seconds = perf_counter() - began
-        return WaveResult(seconds, tuple(outputs[request_id] for request_id in ids))
+            return clock.result(tuple(outputs[request_id] for request_id in ids))
 
     def close(self) -> None:
         self._model.destroy_cached_continuous_batching_manager()
