@@ -14,7 +14,16 @@ import gradio as gr
 from micro_vllm.errors import InvalidRequestError, MicroVLLMError
 from micro_vllm.sampling.params import SamplingParams
 from ui.controls import to_params
-from ui.conversation import AnswerFacts, Turn, failed_line, meta_line, to_chatbot, to_messages, waiting_line
+from ui.conversation import (
+    AnswerFacts,
+    Turn,
+    failed_line,
+    from_chatbot,
+    meta_line,
+    to_chatbot,
+    to_messages,
+    waiting_line,
+)
 from ui.engine_host import EngineHost, ServingEngine
 from ui.markdown import plain
 from ui.visitors import Visitor, Visitors
@@ -42,23 +51,35 @@ class Chat:
     # ------------------------------------------------------------ handlers
 
     async def send(
-        self, text: str | None, history: History, system_prompt: str | None, *rest: Any
+        self,
+        text: str | None,
+        shown: list[dict[str, Any]] | None,
+        history: History,
+        system_prompt: str | None,
+        *rest: Any,
     ) -> AsyncIterator[Outputs]:
-        """``rest``: the values of the sampling panel, then the gr.Request."""
+        """``shown``: what the chatbot shows, for a session that was lost; ``rest``: the values of the sampling panel,
+        then the gr.Request."""
         *values, request = rest
         if not text or not text.strip():
             yield [gr.skip()] * 6
             return
+        history = history or from_chatbot(shown or [])
         turns = (*history, Turn("user", text))
         async for outputs in self._answer(turns, history, text, system_prompt or "", values, request):
             yield outputs
 
     async def retry(
-        self, text: str | None, history: History, system_prompt: str | None, *rest: Any
+        self,
+        text: str | None,
+        shown: list[dict[str, Any]] | None,
+        history: History,
+        system_prompt: str | None,
+        *rest: Any,
     ) -> AsyncIterator[Outputs]:
         """Answer the last prompt again; what is being typed stays."""
         *values, request = rest
-        turns = history
+        turns = history = history or from_chatbot(shown or [])
         while turns and turns[-1].role == "assistant":
             turns = turns[:-1]
         if not turns:
@@ -68,7 +89,9 @@ class Chat:
 
     def stop(self, request: gr.Request) -> None:
         """End this visitor's answers. Their generators see the last output and keep the partial text."""
-        self._abort(self._visitors.live(self._visitors.of_session(_session(request))))
+        visitor = self._visitors.of_session(_session(request))
+        visitor.num_stops += 1
+        self._abort(self._visitors.live(visitor))
 
     def new_chat(self, request: gr.Request) -> Outputs:
         self.stop(request)
@@ -103,6 +126,9 @@ class Chat:
         except InvalidRequestError as error:
             raise gr.Error(plain(str(error)), title="Sampling") from error
 
+        visitor = self._visitors.of_session(_session(request))
+        num_stops = visitor.num_stops
+        can_retry = any(turn.role == "assistant" for turn in before)
         answer = Turn("assistant", "", meta=waiting_line("…"))
         cleared: Any = gr.skip() if typed is None else ""
         yield [to_chatbot((*turns, answer)), gr.skip(), cleared, *_buttons(busy=True, can_retry=False)]
@@ -110,14 +136,14 @@ class Chat:
             async for words in self._until_ready():
                 answer = replace(answer, meta=waiting_line(words))
                 yield [to_chatbot((*turns, answer)), *[gr.skip()] * 5]
+                if visitor.num_stops != num_stops:
+                    raise InvalidRequestError("Stopped before the model was ready.")
             engine = self._ready_engine()
-            visitor = self._visitors.of_session(_session(request))
             handle = self._submit(engine, visitor, turns, system_prompt, params)
         except Exception as error:
             if not isinstance(error, MicroVLLMError):
                 logger.exception("a prompt could not be sent")
             kept: Any = gr.skip() if typed is None else typed
-            can_retry = any(turn.role == "assistant" for turn in before)
             yield [to_chatbot(before), before, kept, *_buttons(busy=False, can_retry=can_retry)]
             raise gr.Error(plain(_reason(error)), title="Not sent", duration=20) from error
 

@@ -11,6 +11,9 @@ from ui.charts.palette import color_slot
 from ui.markdown import answer_markdown, as_typed
 from ui.view import request_label
 
+_META_START = '<div class="meta">'
+"""Outside of code no answer holds this: ``answer_markdown`` escapes every ``<``."""
+
 
 @dataclass(frozen=True, slots=True)
 class Turn:
@@ -49,6 +52,26 @@ def to_chatbot(turns: Sequence[Turn]) -> list[dict[str, Any]]:
             body = answer_markdown(turn.text).rstrip()
             shown.append({"role": "assistant", "content": f"{body}\n\n{turn.meta}" if turn.meta else body})
     return shown
+
+
+def from_chatbot(shown: Sequence[dict[str, Any]]) -> tuple[Turn, ...]:
+    """The turns that a page still shows when its session is gone: the server was started anew, say.
+
+    Texts come back as they were; token ids and what they saved do not.
+    """
+    turns = []
+    for message in shown:
+        content = message.get("content")
+        parts = [content] if isinstance(content, str) else [part.get("text", "") for part in content or ()]
+        content = "\n".join(parts)
+        body, found, meta = content.rpartition(_META_START)
+        text = html.unescape(body if found else content).replace("\xa0", " ").strip("\n")
+        if message.get("role") == "user":
+            # as_typed keeps an empty line by a blank.
+            turns.append(Turn("user", "\n".join("" if line == " " else line for line in text.split("\n"))))
+        elif message.get("role") == "assistant":
+            turns.append(Turn("assistant", text, meta=found + meta if found else ""))
+    return tuple(turns)
 
 
 # ---------------------------------------------------------------- the line under an answer
@@ -120,7 +143,7 @@ def failed_line(reason: str) -> str:
 
 
 def _line(parts: Sequence[str]) -> str:
-    return f'<div class="meta">{" · ".join(parts)}</div>'
+    return f"{_META_START}{' · '.join(parts)}</div>"
 
 
 def _chip(arrival: int) -> str:

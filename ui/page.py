@@ -156,7 +156,7 @@ def build_page(host: EngineHost) -> gr.Blocks:
                     _chart_card(elem_id, title, caption)
 
         _connect_chat(page, chat, visitors, viewer, history, chatbot, prompt, send, stop, retry, new_chat, [
-            prompt, history, system_prompt, *controls.inputs
+            prompt, chatbot, history, system_prompt, *controls.inputs
         ])  # fmt: skip
         system_prompt.change(
             lambda text: gr.update(label=_system_label(text)),

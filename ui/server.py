@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import os
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -81,11 +82,16 @@ def serve(host: EngineHost) -> None:
     """Run until interrupted; the model is loaded behind the page."""
     import uvicorn
 
+    # Before torch is loaded with the first model. Its OpenMP threads wait for each other by spinning; beside a
+    # browser, or any other program on the same cores, that made decoding several times slower than sleeping does.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     settings = host.settings
     app = build_app(host)
     host.load(settings.model)
     print(f"micro-vLLM playground: http://{settings.host}:{settings.port}", flush=True)
     try:
-        uvicorn.run(app, host=settings.host, port=settings.port, log_level="warning")
+        uvicorn.run(
+            app, host=settings.host, port=settings.port, log_level="warning", timeout_graceful_shutdown=3
+        )
     finally:
         host.close()

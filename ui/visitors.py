@@ -18,6 +18,8 @@ class Visitor:
     token: str
     live: set[str] = field(default_factory=set)
     """Unfinished requests."""
+    num_stops: int = 0
+    """How often Stop was pressed: also what is not a request yet can be stopped."""
     mine: deque[str] = field(default_factory=lambda: deque(maxlen=REQUESTS_REMEMBERED))
     """All of them, the newest last."""
 

@@ -37,6 +37,14 @@ def test_the_page_opens_while_the_model_loads_and_a_prompt_waits_for_it(tiny_mod
         tab.wait_for_function(
             "document.querySelector('#chat .meta')?.innerText.includes('waiting for the model')"
         )
+        tab.click("#stop")  # what waits can be stopped, and is not lost
+        tab.wait_for_function("document.querySelector('#prompt textarea').value === 'I am early'")
+        assert tab.locator("#chat .message").count() == 0
+        wait_until_idle(tab)
+        tab.click("#send")
+        tab.wait_for_function(
+            "document.querySelector('#chat .meta')?.innerText.includes('waiting for the model')"
+        )
         go_on.set()
         tab.wait_for_function("document.querySelector('#chat .meta')?.innerText.includes('length limit')")
         wait_until_idle(tab)
@@ -54,7 +62,7 @@ def test_a_failed_load_says_why_and_another_model_can_be_loaded(tiny_model, tmp_
         assert health["detail"]
         tab = open_tab(page.url)
         tab.click("#model-panel button.label-wrap")
-        tab.wait_for_function("document.querySelector('#model-status').innerText.includes('no weights')")
+        tab.wait_for_function("document.querySelector('#model-status')?.innerText.includes('no weights')")
         send(tab, "hello?")
         words = tab.wait_for_selector(".toast-body").inner_text()
         assert "no model is loaded" in words
@@ -65,7 +73,7 @@ def test_a_failed_load_says_why_and_another_model_can_be_loaded(tiny_model, tmp_
         tab.press("#model input", "Enter")
         tab.click("#load-model")
         page.wait_for(lambda h: h["status"] == "ok", 30)
-        tab.wait_for_function("document.querySelector('#model-status').innerText.includes('is ready')")
+        tab.wait_for_function("document.querySelector('#model-status')?.innerText.includes('is ready')")
         set_number(tab, "max-tokens", "6")
         tab.click("#send")
         tab.wait_for_function("document.querySelector('#chat .meta')?.innerText.includes('length limit')")
@@ -75,7 +83,7 @@ def test_a_failed_load_says_why_and_another_model_can_be_loaded(tiny_model, tmp_
         tab.fill("#model input", str(tmp_path / "broken"))
         tab.press("#model input", "Enter")
         tab.click("#load-model")
-        tab.wait_for_function("document.querySelector('#model-status').innerText.includes('still answers')")
+        tab.wait_for_function("document.querySelector('#model-status')?.innerText.includes('still answers')")
         assert page.health()["status"] == "ok"
         tab.close()
 

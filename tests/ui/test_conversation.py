@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ui.conversation import AnswerFacts, Turn, meta_line, to_chatbot, to_messages
+from ui.conversation import AnswerFacts, Turn, from_chatbot, meta_line, to_chatbot, to_messages
 from ui.visitors import Visitors
 
 TURNS = (Turn("user", "hi <b>"), Turn("assistant", "yo", (5, 6), "model-a", "<div class='meta'>m</div>"))
@@ -52,3 +52,24 @@ def test_visitors_are_told_apart_and_forgotten():
     assert visitors.forget("a") == ("r1",)
     assert visitors.forget("a") == ()
     assert visitors.mine(one.token) == frozenset()
+
+
+def test_a_chat_whose_session_was_lost_comes_back_from_what_the_page_shows():
+    """P4, textgen #5837: the server was started anew, the page was not."""
+    turns = (
+        Turn("user", "hi <b> & *x*\n\n    if a  < b:"),
+        Turn(
+            "assistant",
+            "Use `a < b`:\n```\n<i>\n```\nand <b> & c",
+            (5, 6),
+            "model-a",
+            meta_line(AnswerFacts(3, 2)),
+        ),
+        Turn("user", "ok"),
+    )
+    shown = [{**m, "content": [{"type": "text", "text": m["content"]}]} for m in to_chatbot(turns)]
+    back = from_chatbot(shown)
+    assert [(t.role, t.text) for t in back] == [(t.role, t.text) for t in turns]
+    assert back[1].meta == turns[1].meta
+    assert back[1].token_ids == ()
+    assert from_chatbot([]) == ()
