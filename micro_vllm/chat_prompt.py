@@ -16,6 +16,9 @@ Render = Callable[[list[dict[str, Any]]], str]
 Message = Mapping[str, Any]
 """``role``, ``content``, and for an assistant's turn optionally ``token_ids``: what it was generated as."""
 
+_NO_ID = 2**31
+"""Beyond every vocabulary, and still a number that a tokenizer can look up."""
+
 MAX_CUT = 16
 """Trailing ids to leave out when the text was cut before a stop string."""
 
@@ -102,8 +105,17 @@ def _blank_before_answer(before: str, prompt: str) -> str:
 
 
 def kept_ids(tokenizer: Codec, message: Message, content: str) -> list[int] | None:
-    """The message's ids without EOS, cut to what ``content`` shows; None if they are not its text."""
-    ids = list(message.get("token_ids") or ())
+    """The message's ids without EOS, cut to what ``content`` shows; None if they are not its text.
+
+    Raises InvalidRequestError where they are no ids at all.
+    """
+    given = message.get("token_ids")
+    if given is not None and not _are_ids(given):
+        raise InvalidRequestError(
+            f"token_ids={given!r} of an assistant's message is not a list of token ids; pass the ids of its "
+            "answer, or none."
+        )
+    ids = list(given or ())
     if ids and ids[-1] in tokenizer.eos_token_ids:
         ids.pop()
     for length in range(len(ids), max(0, len(ids) - MAX_CUT - 1), -1):
@@ -113,6 +125,14 @@ def kept_ids(tokenizer: Codec, message: Message, content: str) -> list[int] | No
             if tokenizer.decode(part, skip_special_tokens=skip).strip() == content.strip():
                 return part
     return None
+
+
+def _are_ids(given: Any) -> bool:
+    return (
+        isinstance(given, Sequence)
+        and not isinstance(given, str | bytes)
+        and all(isinstance(i, int) and not isinstance(i, bool) and 0 <= i < _NO_ID for i in given)
+    )
 
 
 def _pieces_around(

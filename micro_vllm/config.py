@@ -49,6 +49,10 @@ class EngineConfig:
 
     def __new__(cls, *args: Any, **kwargs: Any) -> EngineConfig:
         # Before dataclass's own __init__ turns a typo into a bare TypeError.
+        if args:
+            raise ConfigError(
+                f"{len(args)} engine settings have no name; name each, as in EngineConfig(block_size=16)."
+            )
         known = [f.name for f in fields(cls)]
         for name in kwargs:
             if name not in known:
@@ -74,6 +78,13 @@ class EngineConfig:
                 raise ConfigError(f"{name}={getattr(self, name)!r} is neither True nor False.")
         _one_of("scheduling_policy", self.scheduling_policy, POLICIES)
         _one_of("dtype", self.dtype, DTYPES)
+        for name in ("model", "attention", "device"):
+            if not isinstance(getattr(self, name), str):
+                raise ConfigError(f"{name}={getattr(self, name)!r} is not a string; pass a name.")
+        if self.trace is not None and not callable(getattr(self.trace, "emit", None)):
+            raise ConfigError(
+                f"trace={self.trace!r} has no emit(event); pass a sink such as TraceLog(), or None."
+            )
         if isinstance(self.seed, bool) or not isinstance(self.seed, int):
             raise ConfigError(f"seed={self.seed!r} is not a whole number.")
         if self.max_num_seqs > self.max_num_batched_tokens:

@@ -148,6 +148,7 @@ class StopStrings:
 
     def __init__(self, stops: tuple[str, ...]) -> None:
         self.stops = stops
+        self._longest = max(map(len, stops), default=1)
 
     def find(self, text: str, checked: int) -> tuple[int, int, str] | None:
         """(start, end, stop) of the first stop that ends behind ``checked``; of two that end at one
@@ -162,13 +163,17 @@ class StopStrings:
                 best = (start, end, stop)
         return best
 
-    def held_back(self, text: str) -> int:
-        """Characters at the end of ``text`` that may turn out to begin a stop string."""
-        for length in range(min(max(map(len, self.stops), default=1) - 1, len(text)), 0, -1):
-            tail = text[-length:]
-            if any(len(stop) > length and stop.startswith(tail) for stop in self.stops):
-                return length
-        return 0
+    def first_held(self, text: str, shown: int) -> int:
+        """Where the end of ``text`` begins that may turn out to begin a stop string; ``len(text)`` if nowhere.
+
+        ``text[:shown]`` was ruled out before, and stays so: what is no beginning of a stop string does not become one
+        by growing. So all calls together look at every character once, however long the stop strings are.
+        """
+        for start in range(max(shown, len(text) - self._longest + 1), len(text)):
+            tail = text[start:]
+            if any(len(stop) > len(tail) and stop.startswith(tail) for stop in self.stops):
+                return start
+        return len(text)
 
 
 class IncrementalDetokenizer:
@@ -240,6 +245,7 @@ class IncrementalDetokenizer:
             self._text = self._text[: end if self._include_stop else start]
             self._visible = len(self._text)
             return
-        held = 0 if self._include_stop else self._stops.held_back(self._text)
-        # Held back text stays hidden; what was shown is never taken back.
-        self._visible = max(self._visible, len(self._text) - held)
+        # What may begin a stop string stays hidden; what was shown is never taken back.
+        self._visible = (
+            len(self._text) if self._include_stop else self._stops.first_held(self._text, self._visible)
+        )

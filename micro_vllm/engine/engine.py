@@ -17,7 +17,13 @@ from micro_vllm.config import (
 from micro_vllm.core.request import Request
 from micro_vllm.core.scheduler import Scheduler
 from micro_vllm.core.scheduler_output import ExecutionPlan, StepResult
-from micro_vllm.engine.input_processor import CheckedRequest, InputProcessor, Prompt, draw_seed
+from micro_vllm.engine.input_processor import (
+    CheckedRequest,
+    InputProcessor,
+    Prompt,
+    check_request_id,
+    draw_seed,
+)
 from micro_vllm.engine.output import EngineStats, FinishReason, RequestOutput
 from micro_vllm.engine.output_processor import RequestStream
 from micro_vllm.engine.served_model import DEFAULT_MAX_MODEL_LEN, ServedModel
@@ -148,12 +154,16 @@ class Engine:
         """Queue a request that ``input_processor.check`` has passed."""
         if self._closed:
             raise EngineClosedError("the engine is closed; start a new one.")
-        arrival = next(self._arrivals)
-        request_id = request_id if request_id is not None else f"request-{arrival}"
+        check_request_id(request_id)
         if request_id in self.scheduler.requests:
             raise InvalidRequestError(
                 f"request id {request_id!r} is in use by an unfinished request; choose another, or abort that one."
             )
+        arrival = next(self._arrivals)
+        if request_id is None:
+            request_id = f"request-{arrival}"
+            while request_id in self.scheduler.requests:  # a caller has chosen just this name
+                request_id += "-"
         request = Request(
             request_id,
             checked.prompt_token_ids,
@@ -170,8 +180,20 @@ class Engine:
         return request_id
 
     def abort(self, request_ids: str | Iterable[str]) -> list[RequestOutput]:
-        """End requests now and free their blocks; unknown or finished ids are passed over. Their last outputs."""
-        ids = [request_ids] if isinstance(request_ids, str) else list(request_ids)
+        """End requests now and free their blocks; unknown or finished ids are passed over. Their last outputs.
+
+        Raises InvalidRequestError for what can be no id.
+        """
+        ids = (
+            [request_ids]
+            if isinstance(request_ids, str) or not isinstance(request_ids, Iterable)
+            else [*request_ids]
+        )
+        for request_id in ids:
+            if not isinstance(request_id, str):
+                raise InvalidRequestError(
+                    f"request id {request_id!r} is not a string; pass one id or a list of ids."
+                )
         requests = (self.scheduler.requests.get(request_id) for request_id in ids)
         return [self._finish(request, "abort") for request in requests if request is not None]
 

@@ -16,6 +16,10 @@ Prompt = str | Sequence[int] | Mapping[str, Any]
 """Text, token ids, ``{"prompt": text}`` or ``{"prompt_token_ids": ids}``."""
 
 
+_TOP_K_OFF = 2**31
+"""No vocabulary is so large: from here on top_k keeps every token, which is what 0 says."""
+
+
 @dataclass(frozen=True)
 class CheckedRequest:
     """A prompt and its parameters, valid for this engine; only an id and a place in the queue are missing."""
@@ -38,7 +42,7 @@ class CheckedRequest:
             seed=seed if p.seed is None else p.seed,
             temperature=p.temperature,
             top_p=p.top_p,
-            top_k=p.top_k,
+            top_k=p.top_k if p.top_k < _TOP_K_OFF else 0,
             min_p=p.min_p,
             repetition_penalty=p.repetition_penalty,
             presence_penalty=p.presence_penalty,
@@ -79,10 +83,7 @@ class InputProcessor:
             )
         if isinstance(priority, bool) or not isinstance(priority, int):
             raise InvalidRequestError(f"priority={priority!r} is not a whole number; lower runs earlier.")
-        if cache_salt is not None and (not isinstance(cache_salt, str) or not cache_salt):
-            raise InvalidRequestError(
-                f"cache_salt={cache_salt!r}: pass a non-empty string, or None to share."
-            )
+        _check_prefix_settings(cache_salt, shared_prefix_len)
         text, token_ids = self._tokenize(prompt)
         self._check_ids("the prompt", token_ids)
         self._check_params(params)
@@ -106,9 +107,9 @@ class InputProcessor:
     # ------------------------------------------------------------ prompt
 
     def _tokenize(self, prompt: Prompt) -> tuple[str | None, tuple[int, ...]]:
-        if isinstance(prompt, Mapping):
-            prompt = self._unwrap(prompt)
         text: str | None = None
+        if isinstance(prompt, Mapping):
+            prompt, text = self._unwrap(prompt)
         if isinstance(prompt, str):
             if self.model.tokenizer is None:
                 raise InvalidRequestError(
@@ -116,7 +117,7 @@ class InputProcessor:
                 )
             text = prompt
             token_ids = tuple(self.model.tokenizer.encode(prompt))
-        elif isinstance(prompt, Sequence) and not isinstance(prompt, bytes):
+        elif isinstance(prompt, Sequence) and not isinstance(prompt, bytes | bytearray | memoryview):
             token_ids = tuple(prompt)  # type: ignore[arg-type]  # not text: that was the branch above
         else:
             raise InvalidRequestError(
@@ -131,13 +132,24 @@ class InputProcessor:
             token_ids = (self.model.bos_token_id,)
         return text, token_ids
 
-    def _unwrap(self, prompt: Mapping[str, Any]) -> str | Sequence[int]:
-        for name in ("prompt_token_ids", "prompt"):
-            if prompt.get(name) is not None:
-                return prompt[name]
-        raise InvalidRequestError(
-            f"a prompt dict needs 'prompt' or 'prompt_token_ids'; this one has {sorted(prompt) or 'nothing'}."
-        )
+    def _unwrap(self, prompt: Mapping[str, Any]) -> tuple[str | Sequence[int], str | None]:
+        """What to compute, and the text to show for it. Ids win over a text, which then only goes with them."""
+        given = {name: value for name, value in prompt.items() if value is not None}
+        text, ids = given.get("prompt"), given.get("prompt_token_ids")
+        if (text is None and ids is None) or not given.keys() <= {"prompt", "prompt_token_ids"}:
+            raise InvalidRequestError(
+                "a prompt dict needs 'prompt' or 'prompt_token_ids' and takes nothing else; this one has "
+                f"{', '.join(map(repr, given)) or 'nothing'}."
+            )
+        if ids is None:
+            if not isinstance(text, str):
+                raise InvalidRequestError(
+                    f"'prompt' is a {type(text).__name__}; pass text, or use 'prompt_token_ids'."
+                )
+            return text, None
+        if isinstance(ids, str):
+            raise InvalidRequestError("'prompt_token_ids' is text; pass token ids, or use 'prompt'.")
+        return ids, text if isinstance(text, str) else None
 
     def _check_ids(self, where: str, token_ids: Sequence[int]) -> None:
         for token_id in token_ids:
@@ -187,6 +199,36 @@ class InputProcessor:
             )
         room = min(self.max_model_len - num_prompt, self.pool_tokens + 1 - num_prompt)
         return room if params.max_tokens is None else min(room, params.max_tokens)
+
+
+def check_request_id(request_id: str | None) -> None:
+    """Raises InvalidRequestError unless it is a string or, to let the engine choose, None."""
+    if request_id is not None and not (isinstance(request_id, str) and request_id and _is_utf8(request_id)):
+        raise InvalidRequestError(
+            f"request_id={request_id!r} is not a non-empty string of characters; pass one, or None to have one made."
+        )
+
+
+def _check_prefix_settings(cache_salt: str | None, shared_prefix_len: int) -> None:
+    # Hashed while a step is planned, where an error would hit everybody: nothing odd may get that far.
+    if cache_salt is not None and (
+        not isinstance(cache_salt, str) or not cache_salt or not _is_utf8(cache_salt)
+    ):
+        raise InvalidRequestError(
+            f"cache_salt={cache_salt!r}: pass a non-empty string without lone surrogates, or None to share."
+        )
+    if isinstance(shared_prefix_len, bool) or not isinstance(shared_prefix_len, int) or shared_prefix_len < 0:
+        raise InvalidRequestError(
+            f"shared_prefix_len={shared_prefix_len!r} is out of range; allowed: a whole number of tokens, 0 or more."
+        )
+
+
+def _is_utf8(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def draw_seed(engine_seed: int, arrival: int) -> int:

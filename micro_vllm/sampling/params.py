@@ -53,6 +53,10 @@ class SamplingParams:
 
     def __new__(cls, *args: Any, **kwargs: Any) -> SamplingParams:
         # Before dataclass's own __init__ turns a typo into a bare TypeError.
+        if args:
+            raise InvalidRequestError(
+                f"{len(args)} sampling parameters have no name; name each, as in SamplingParams(temperature=0.5)."
+            )
         known = [f.name for f in fields(cls)]
         for name in kwargs:
             if name not in known:
@@ -94,8 +98,8 @@ class SamplingParams:
             if not isinstance(self.logit_bias, Mapping):
                 raise InvalidRequestError(f"logit_bias={self.logit_bias!r} is not a dict of id -> bias.")
             try:
-                pairs = {int(k): float(v) for k, v in self.logit_bias.items()}
-            except (TypeError, ValueError) as error:
+                pairs = {_token_id_key(key): float(bias) for key, bias in self.logit_bias.items()}
+            except (TypeError, ValueError, OverflowError) as error:
                 raise InvalidRequestError(
                     f"logit_bias={self.logit_bias!r}: keys must be token ids and values numbers."
                 ) from error
@@ -202,10 +206,24 @@ def _number(
     elif not open_low:
         span += " or more"
     span += f" ({note})" if note else ""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, int | float) or not _is_finite(value):
         raise InvalidRequestError(f"{name}={value!r} is not a number; allowed: {span}.")
     if not (low < value if open_low else low <= value) or value > high:
         raise InvalidRequestError(f"{name}={value:g} is out of range; allowed: {span}.")
+
+
+def _is_finite(value: float) -> bool:
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # a whole number beyond every float
+        return False
+
+
+def _token_id_key(key: Any) -> int:
+    """A token id, or its digits as JSON has them. Never the whole part of some other number."""
+    if isinstance(key, bool) or not isinstance(key, int | str):
+        raise TypeError
+    return int(key)
 
 
 def _integer(name: str, value: Any, low: int, high: int | None, note: str = "") -> None:

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+_LIMITS = np.finfo(np.float32)
+
 
 class TokenCounts:
     """Which distinct tokens a request holds, and how often each was generated."""
@@ -77,7 +79,8 @@ def apply_penalties(logits: torch.Tensor, penalised: Sequence[PenaltyRow], num_v
         cols.append(token_ids)
         counts.append(entry.counts.output_counts[valid])
         rows.append(np.full(len(token_ids), entry.row, dtype=np.int64))
-        repetition.append(np.full(len(token_ids), entry.repetition, dtype=np.float32))
+        times = np.clip(entry.repetition, _LIMITS.tiny, _LIMITS.max)  # neither 0 nor infinite in float32
+        repetition.append(np.full(len(token_ids), times, dtype=np.float32))
         presence.append(np.full(len(token_ids), entry.presence, dtype=np.float32))
         frequency.append(np.full(len(token_ids), entry.frequency, dtype=np.float32))
 
@@ -88,7 +91,7 @@ def apply_penalties(logits: torch.Tensor, penalised: Sequence[PenaltyRow], num_v
         return
     where = (flat(rows), flat(cols))
     values, times, output_count = logits[where], flat(repetition), flat(counts)
-    values = torch.where(values > 0, values / times, values * times)
+    values = torch.where(values > 0, values / times, values * times).clamp_(max=float(_LIMITS.max))
     values -= flat(frequency) * output_count
     values -= flat(presence) * (output_count > 0)
     logits[where] = values

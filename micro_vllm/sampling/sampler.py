@@ -123,7 +123,9 @@ class Sampler:
             whole = len(part) == len(logits)
             # Shifted by the maximum first, so that a tiny temperature cannot overflow.
             scaled = (logits if whole else logits[at]).float() - maxima[at, None].float()  # (n, V')
-            scaled /= column(metadata.temperature)[:, None].float()
+            # float32's largest number at most: a masked -inf over an infinite temperature would be NaN, and win.
+            temperature = column(np.minimum(metadata.temperature, torch.finfo(torch.float32).max))
+            scaled /= temperature[:, None].float()
             seeds, output_index = column(metadata.seeds), column(metadata.output_index)
             if is_filtered:
                 top_p, min_p = column(metadata.top_p), column(metadata.min_p)

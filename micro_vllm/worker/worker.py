@@ -10,6 +10,7 @@ from micro_vllm.config import CacheGroup, EngineConfig
 from micro_vllm.core.scheduler_output import ExecutionPlan, StepResult
 from micro_vllm.errors import ConfigError, EngineClosedError
 from micro_vllm.model_loader.loaded import LoadedModel
+from micro_vllm.worker.memory import check_pool_fits, check_rows_fit, memory_limit
 from micro_vllm.worker.model_runner import ModelRunner
 
 
@@ -19,7 +20,8 @@ class Worker:
     def __init__(self, loaded: LoadedModel, config: EngineConfig, max_model_len: int) -> None:
         """
         Raises:
-            ConfigError: ``config.attention`` names no operator, or the model lies on another device.
+            ConfigError: ``config.attention`` names no operator, or the model has another dtype or lies on another
+                device than the settings say.
         """
         get_operator(config.attention)  # an unknown name is told now, not after the cache was allocated
         device = next(loaded.model.parameters()).device
@@ -28,7 +30,14 @@ class Worker:
                 f"device={config.device!r}, but the model was loaded on {str(device)!r}; "
                 f"load it with device={config.device!r} or set device={str(device)!r}."
             )
+        dtype = str(loaded.dtype).removeprefix("torch.")
+        if config.dtype not in ("auto", dtype):
+            raise ConfigError(
+                f"dtype={config.dtype!r}, but the model was loaded as {dtype!r}; "
+                f"load it with dtype={config.dtype!r} or leave dtype at 'auto'."
+            )
         self._loaded = loaded
+        self._device = device
         self._config = config
         self._max_model_len = max_model_len
         self._runner: ModelRunner | None = None
@@ -45,18 +54,31 @@ class Worker:
         return max(0, memory_bytes // self.block_bytes(groups, block_size) - 1)
 
     def initialize_cache(self, groups: Sequence[CacheGroup], block_size: int, num_blocks: int) -> None:
-        """Allocate a fresh cache; an earlier one and its rows are dropped first."""
+        """Allocate a fresh cache; an earlier one and its rows are dropped first.
+
+        Raises:
+            ConfigError: more blocks or seats than the memory holds.
+        """
         self._runner = None
-        self._runner = ModelRunner(
-            self._loaded,
-            self._config.attention,
-            groups=groups,
-            block_size=block_size,
-            num_blocks=num_blocks,
-            max_num_seqs=self._config.max_num_seqs,
-            max_model_len=self._max_model_len,
-            max_num_batched_tokens=self._config.max_num_batched_tokens,
-        )
+        block_bytes, limit = self.block_bytes(groups, block_size), memory_limit()
+        check_pool_fits(num_blocks, block_size, block_bytes, self._device, limit)
+        check_rows_fit(self._config.max_num_seqs, self._max_model_len, block_size, len(groups), limit)
+        try:
+            self._runner = ModelRunner(
+                self._loaded,
+                self._config.attention,
+                groups=groups,
+                block_size=block_size,
+                num_blocks=num_blocks,
+                max_num_seqs=self._config.max_num_seqs,
+                max_model_len=self._max_model_len,
+                max_num_batched_tokens=self._config.max_num_batched_tokens,
+            )
+        except (RuntimeError, MemoryError) as error:  # torch has no kind of its own for it on the CPU
+            raise ConfigError(
+                f"{num_blocks:,} KV blocks of {block_bytes:,} bytes cannot be allocated: {error}. "
+                "Lower num_gpu_blocks_override or kv_cache_memory_bytes."
+            ) from error
 
     def execute(self, plan: ExecutionPlan) -> StepResult:
         """Compute one step; see :meth:`ModelRunner.execute`.

@@ -205,7 +205,7 @@ def test_empty_prompt_without_bos_is_refused(folder, tmp_path):
         ([5], {"stop_token_ids": [279]}, "stop_token_ids holds token id 279"),
         ([5], {"allowed_token_ids": [900]}, "allowed_token_ids holds token id 900"),
         ([5], {"logit_bias": {900: 1.0}}, "logit_bias holds token id 900"),
-        ({"text": "a"}, {}, "'prompt' or 'prompt_token_ids'; this one has .*text"),
+        ({"text": "a"}, {}, "'prompt' or 'prompt_token_ids' .*; this one has .*text"),
         (3.5, {}, "got float"),
     ],
 )
