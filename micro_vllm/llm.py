@@ -5,6 +5,9 @@ Source of names and meaning: https://docs.vllm.ai/en/latest/api/vllm/entrypoints
 
 from __future__ import annotations
 
+import threading
+import time
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +16,7 @@ from micro_vllm.config import EngineConfig
 from micro_vllm.engine.engine import Engine
 from micro_vllm.engine.input_processor import CheckedRequest, Prompt
 from micro_vllm.engine.output import EngineStats, RequestOutput
-from micro_vllm.errors import InvalidRequestError, RequestFailedError
+from micro_vllm.errors import ConfigError, InvalidRequestError, RequestFailedError
 from micro_vllm.sampling.params import SamplingParams
 
 if TYPE_CHECKING:
@@ -25,7 +28,8 @@ Message = Mapping[str, Any]
 
 
 class LLM:
-    """Synchronous: the caller's thread steps the engine. For many threads use EngineLoop.
+    """Synchronous: the caller's thread steps the engine. Threads may share it and take turns step by step; where none
+    of them may starve, use EngineLoop.
 
     Args:
         model: a catalogue name, a Hub id, a local folder, or a LoadedModel that another engine uses too.
@@ -44,7 +48,12 @@ class LLM:
         skip_tokenizer_init: bool = False,
         **settings: Any,
     ) -> None:
-        name = str(model) if isinstance(model, str | Path) else model.name
+        name = str(model) if isinstance(model, str | Path) else getattr(model, "name", None)
+        if not isinstance(name, str):
+            raise ConfigError(
+                f"model={model!r} is a {type(model).__name__}; pass a catalogue name, a Hub id, a folder, "
+                "or a LoadedModel."
+            )
         config = EngineConfig(model=name, **settings)  # before the weights: a typo must not cost a download
         if isinstance(model, str | Path):
             from micro_vllm.model_loader import load_model
@@ -57,6 +66,11 @@ class LLM:
         self._outputs: dict[str, RequestOutput] = {}
         """Newest output of every request some caller still waits for; whoever steps fills it for all."""
         self._open: set[str] = set()
+        self._lock = threading.Lock()
+        """Held while the engine is touched."""
+        self._left: deque[str] = deque()
+        """Requests nobody waits for any more, still to be aborted. The collector may close a forgotten stream on any
+        thread and in the middle of a step, so leaving never waits for the lock: who holds it does the rest."""
 
     # ------------------------------------------------------------ generating
 
@@ -80,9 +94,11 @@ class LLM:
         ids = self._add(self._check(many, params, [p or 0 for p in priorities]))
         try:
             with _Progress(len(ids), use_tqdm) as progress:
-                while unfinished := sum(not self._is_done(request_id) for request_id in ids):
-                    self._step()
-                    progress.show(len(ids) - unfinished, self._generated(ids))
+                for request_id in ids:  # the order is no matter: every step brings the others on as well
+                    while not self._is_done(request_id):
+                        self._step(request_id)
+                        if progress.is_due():
+                            progress.show(sum(map(self._is_done, ids)), self._generated(ids))
                 progress.show(len(ids), self._generated(ids))
             outputs = [self._outputs[request_id] for request_id in ids]
         finally:
@@ -104,6 +120,11 @@ class LLM:
         continue_final_message: bool = False,
     ) -> list[RequestOutput]:
         """One conversation or several. The model's chat template is applied once; there is one BOS at most."""
+        if isinstance(messages, str | Mapping) or not isinstance(messages, Sequence):
+            raise InvalidRequestError(
+                f"messages are a {type(messages).__name__}; pass a list of {{'role': ..., 'content': ...}}, "
+                "or a list of such lists."
+            )
         if not messages:
             raise InvalidRequestError("the conversation is empty; give at least one message.")
         several = not isinstance(messages[0], Mapping)
@@ -144,7 +165,7 @@ class LLM:
                     if output.finished:
                         return
                 else:
-                    self._step()
+                    self._step(request_id)
         finally:
             self._leave([request_id])
 
@@ -168,14 +189,39 @@ class LLM:
         return checked
 
     def _add(self, checked: Sequence[CheckedRequest]) -> list[str]:
-        ids = [self.engine.add_checked(request) for request in checked]
-        self._open.update(ids)
+        """Queue all or none."""
+        ids: list[str] = []
+        try:
+            with self._lock:
+                for request in checked:
+                    ids.append(self.engine.add_checked(request))
+                    self._open.add(ids[-1])
+        except BaseException:
+            self._leave(ids)
+            raise
+        self._abort_left()
         return ids
 
-    def _step(self) -> None:
-        for output in self.engine.step():
-            if output.request_id in self._open:
-                self._outputs[output.request_id] = output
+    def _step(self, awaited: str) -> None:
+        """One step, for the sake of a request that is not done.
+
+        Raises:
+            RequestFailedError: it is gone, and its last output went to somebody else.
+        """
+        with self._lock:
+            if self._is_done(awaited):
+                return  # another thread's step brought it while this one waited its turn
+            for output in self.engine.step():
+                if output.request_id in self._open:
+                    self._outputs[output.request_id] = output
+            if not self._is_done(awaited) and awaited not in self.engine.scheduler.requests:
+                last = self._outputs.get(awaited)
+                raise RequestFailedError(
+                    f"{awaited} was ended from outside: aborted on the engine, stepped by somebody else, or caught in "
+                    "an interrupted step. Send it again.",
+                    [] if last is None else [last],
+                )
+        self._abort_left()
 
     def _is_done(self, request_id: str) -> bool:
         output = self._outputs.get(request_id)
@@ -185,11 +231,21 @@ class LLM:
         return sum(len(self._outputs[i].outputs[0].token_ids) for i in ids if i in self._outputs)
 
     def _leave(self, ids: Sequence[str]) -> None:
-        """Nobody waits for these any more: what is unfinished is aborted."""
-        self.engine.abort(ids)
-        self._open.difference_update(ids)
-        for request_id in ids:
-            self._outputs.pop(request_id, None)
+        """Nobody waits for these any more: what is unfinished is aborted, now or right after the step in progress."""
+        self._left.extend(ids)
+        self._abort_left()
+
+    def _abort_left(self) -> None:
+        # Whoever finds the lock taken leaves its ids to the holder, who looks here once more after letting go.
+        while self._left and self._lock.acquire(blocking=False):
+            try:
+                ids = [self._left.popleft() for _ in range(len(self._left))]
+                self.engine.abort(ids)
+                self._open.difference_update(ids)
+                for request_id in ids:
+                    self._outputs.pop(request_id, None)
+            finally:
+                self._lock.release()
 
     # ------------------------------------------------------------ looking in
 
@@ -207,15 +263,19 @@ class LLM:
 
     def check_integrity(self) -> None:
         """Raises IntegrityError if pool, tables, hashes and queues do not add up."""
-        self.engine.check_integrity()
+        with self._lock:
+            self.engine.check_integrity()
 
     def close(self) -> None:
         """Release the KV cache; the weights go when nobody holds the LoadedModel."""
-        self.engine.close()
+        with self._lock:
+            self.engine.close()
 
 
 class _Progress:
-    """tqdm where it is wanted; nothing otherwise."""
+    """tqdm where it is wanted; nothing otherwise. Counting costs O(prompts of the call), so not in every step."""
+
+    SECONDS = 0.1
 
     def __init__(self, total: int, wanted: bool) -> None:
         self._bar = None
@@ -223,9 +283,14 @@ class _Progress:
             from tqdm.auto import tqdm
 
             self._bar = tqdm(total=total, desc="Processed prompts", dynamic_ncols=True)
+        self._next = 0.0
+
+    def is_due(self) -> bool:
+        return self._bar is not None and time.monotonic() >= self._next
 
     def show(self, done: int, tokens: int) -> None:
         if self._bar is not None and (done != self._bar.n or tokens):
+            self._next = time.monotonic() + self.SECONDS
             self._bar.n = done
             self._bar.set_postfix_str(f"{tokens} tokens", refresh=False)
             self._bar.update(0)
@@ -242,7 +307,7 @@ def _as_prompts(prompts: Any) -> list[Prompt]:
     """One prompt or a list of them. A list of ints is one prompt of token ids."""
     if isinstance(prompts, str | Mapping):
         return [prompts]
-    if not isinstance(prompts, Sequence):
+    if not isinstance(prompts, Sequence) or isinstance(prompts, bytes | bytearray | memoryview):
         raise InvalidRequestError(
             f"prompts are a {type(prompts).__name__}; pass text, token ids, a prompt dict, or a list of these."
         )
