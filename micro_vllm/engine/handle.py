@@ -60,8 +60,9 @@ class RequestHandle:
         return self._error is not None or (self._latest is not None and self._latest.finished)
 
     def abort(self) -> None:
-        """Give the request up."""
-        self._abort(self.request_id)
+        """Give the request up. After its end this does nothing, since another may have its id by then."""
+        if not self.finished:
+            self._abort(self.request_id)
 
     def result(self, timeout: float | None = None) -> RequestOutput:
         """Wait for the end. Raises TimeoutError; the request goes on then."""

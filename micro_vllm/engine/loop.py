@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from micro_vllm.engine.engine import Engine
 from micro_vllm.engine.handle import RequestHandle
-from micro_vllm.engine.input_processor import CheckedRequest, Prompt
+from micro_vllm.engine.input_processor import CheckedRequest, Prompt, check_request_id
 from micro_vllm.engine.output import EngineStats, RequestOutput
 from micro_vllm.errors import EngineClosedError, InvalidRequestError
 from micro_vllm.sampling.params import SamplingParams
@@ -64,6 +64,7 @@ class EngineLoop:
         checked = self.engine.input_processor.check(
             prompt, params, priority=priority, cache_salt=cache_salt, shared_prefix_len=shared_prefix_len
         )
+        check_request_id(request_id)
         request_id = request_id if request_id is not None else f"request-{uuid.uuid4().hex[:12]}"
         handle = RequestHandle(request_id, self.abort)
         with self._condition:
@@ -82,6 +83,10 @@ class EngineLoop:
 
         An unknown or finished id is passed over.
         """
+        if not isinstance(request_id, str):  # told here: on the loop's thread it would end the loop
+            raise InvalidRequestError(
+                f"request id {request_id!r} is not a string; pass the id of one request."
+            )
         self._post(lambda: self._publish(self.engine.abort(request_id)))
 
     # ------------------------------------------------------------ controls
@@ -97,7 +102,8 @@ class EngineLoop:
     def step_once(self) -> None:
         """While paused and there is work, make one step. Calls add up; without work there is nothing to step."""
         with self._condition:
-            if self._paused and (self._commands or self.engine.has_unfinished_requests()):
+            # Handles, since a request may be on its way from the commands to the engine just now.
+            if self._paused and (self._commands or self._handles or self.engine.has_unfinished_requests()):
                 self._single_steps += 1
             self._condition.notify_all()
 
@@ -112,8 +118,8 @@ class EngineLoop:
 
     @pace.setter
     def pace(self, seconds: float) -> None:
-        if not 0 <= seconds <= 60:
-            raise InvalidRequestError(f"pace={seconds} is out of range; allowed: 0 to 60 seconds a step.")
+        if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds <= 60:
+            raise InvalidRequestError(f"pace={seconds!r} is out of range; allowed: 0 to 60 seconds a step.")
         with self._condition:
             self._pace = seconds
             self._condition.notify_all()
@@ -174,6 +180,14 @@ class EngineLoop:
             self._condition.notify_all()
 
     def _run(self) -> None:
+        try:
+            self._serve()
+        finally:  # also after what no Exception is, SystemExit in an executor say: nobody may wait for ever
+            with self._condition:
+                self._closing = True
+            self._shut_down()
+
+    def _serve(self) -> None:
         next_start = 0.0
         while True:
             commands, may_step = self._wait(next_start)
@@ -185,7 +199,6 @@ class EngineLoop:
                 next_start = time.monotonic()
                 self._step()
             self._stats = self.engine.stats()
-        self._shut_down()
 
     def _wait(self, last_start: float) -> tuple[list[Callable[[], None]] | None, bool]:
         """Block until there is something to do. Returns the commands (None: close) and whether to step."""
@@ -195,6 +208,8 @@ class EngineLoop:
                     not self._paused or self._single_steps > 0
                 )
                 delay = last_start + self._pace - time.monotonic() if self._pace and wants_step else 0.0
+                if not self._commands and not self.engine.has_unfinished_requests():
+                    self._single_steps = 0  # asked for while there was work; there is none left to step
                 if self._commands or (wants_step and delay <= 0):
                     commands = list(self._commands)
                     self._commands.clear()
@@ -241,10 +256,12 @@ class EngineLoop:
         with self._condition:
             commands = list(self._commands)
             self._commands.clear()
-        for command in commands:
-            command()
-        self._publish(self.engine.abort(list(self.engine.scheduler.requests)))
-        self.engine.close()
-        self._stats = self.engine.stats()
-        for handle in list(self._handles.values()):
-            handle.fail(EngineClosedError("the engine loop was closed while this request waited."))
+        try:
+            for command in commands:
+                command()
+            self._publish(self.engine.abort(list(self.engine.scheduler.requests)))
+            self.engine.close()
+            self._stats = self.engine.stats()
+        finally:
+            for handle in list(self._handles.values()):
+                handle.fail(EngineClosedError("the engine loop was closed while this request waited."))

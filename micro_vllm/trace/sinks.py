@@ -16,7 +16,8 @@ logger = logging.getLogger(__name__)
 
 @runtime_checkable
 class TraceSink(Protocol):
-    """Anything with ``emit``. It is called on the engine's thread: be quick. Raising does not fail a step."""
+    """Anything with ``emit``. It is called on the engine's thread: be quick, and never call the engine back: it is in
+    the middle of something. Raising does not fail a step."""
 
     def emit(self, event: TraceEvent) -> None: ...
 
