@@ -75,9 +75,11 @@ class ScriptedExecutor:
                 )
             for group, new_ids in enumerate(scheduled.new_block_ids):
                 row.tables[group].extend(new_ids)
-            self._check_cache(row, scheduled.start)
             self._write(row, scheduled.start, scheduled.count)
             self.computed_tokens += scheduled.count
+        for scheduled in plan.scheduled:
+            row = self.rows[scheduled.request_id]
+            self._check_cache(row, scheduled.start, scheduled.count)
             if scheduled.samples:
                 token = draw(row.token_ids)
                 row.token_ids.append(token)
@@ -91,7 +93,8 @@ class ScriptedExecutor:
         return self.rows[request_id]
 
     # A model of the physical cache: a slot remembers the whole prefix it was computed from, so that a wrong hit, a
-    # block overwritten too early or a lost window block is seen at the next read.
+    # block overwritten too early or a lost window block is seen at the next read. As in the real one, all requests of a
+    # step write before any of them reads: a block let go one token too early and handed out again at once is lost.
 
     def _write(self, row: _Row, start: int, count: int) -> None:
         for group, table in enumerate(row.tables):
@@ -102,11 +105,11 @@ class ScriptedExecutor:
                 slots = self.contents.setdefault((table[block], offset), [None])
                 slots[0] = (group, *row.token_ids[: position + 1])
 
-    def _check_cache(self, row: _Row, start: int) -> None:
+    def _check_cache(self, row: _Row, start: int, count: int) -> None:
         for group, table in enumerate(row.tables):
             window = self.groups[group].window
             first = 0 if window is None else max(0, start - window + 1)
-            for position in range(first, start):
+            for position in range(first, start + count):
                 block, offset = divmod(position, self.block_size)
                 stored = self.contents.get((table[block], offset), [None])[0]
                 if stored != (group, *row.token_ids[: position + 1]):
