@@ -40,6 +40,8 @@ class EngineConfig:
     dtype: str = "auto"
     attention: str = "auto"
     device: str = "cpu"
+    prepack_weights: bool = True
+    """Lay bfloat16 weights out for the CPU's kernels when an LLM loads them; False computes with the plain ones."""
     seed: int = 0
     num_gpu_blocks_override: int | None = None
     kv_cache_memory_bytes: int = 512 * 1024 * 1024
@@ -73,7 +75,7 @@ class EngineConfig:
             _at_least("max_model_len", self.max_model_len, 2)
         if self.num_gpu_blocks_override is not None:
             _at_least("num_gpu_blocks_override", self.num_gpu_blocks_override, 1)
-        for name in ("enable_prefix_caching", "enable_chunked_prefill"):
+        for name in ("enable_prefix_caching", "enable_chunked_prefill", "prepack_weights"):
             if not isinstance(getattr(self, name), bool):
                 raise ConfigError(f"{name}={getattr(self, name)!r} is neither True nor False.")
         _one_of("scheduling_policy", self.scheduling_policy, POLICIES)

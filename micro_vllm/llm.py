@@ -59,7 +59,11 @@ class LLM:
             from micro_vllm.model_loader import load_model
 
             model = load_model(
-                name, dtype=config.dtype, device=config.device, skip_tokenizer_init=skip_tokenizer_init
+                name,
+                dtype=config.dtype,
+                device=config.device,
+                skip_tokenizer_init=skip_tokenizer_init,
+                prepack=config.prepack_weights,
             )
         self.loaded = model
         self.engine = Engine(config, model)

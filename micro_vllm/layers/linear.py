@@ -8,9 +8,14 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from micro_vllm.layers.prepacked import PrepackedProduct, can_prepack
+
 
 class Linear(nn.Module):
-    """``x @ weight.T + bias``. Unlike ``nn.Linear`` it sets no initial values, which loading replaces."""
+    """``x @ weight.T + bias``. Unlike ``nn.Linear`` it sets no initial values, which loading replaces.
+
+    After :meth:`prepack` the values live in a packed copy only, and ``weight`` keeps no more than shape and dtype.
+    """
 
     bias: nn.Parameter | None
 
@@ -33,7 +38,17 @@ class Linear(nn.Module):
             else None
         )
 
+        self._product: PrepackedProduct | None = None
+
+    def prepack(self) -> None:
+        """Lay the loaded weight out for the CPU's kernels, where they have a layout for it."""
+        if self._product is None and can_prepack(self.weight):
+            self._product = PrepackedProduct(self.weight)
+            self.weight = nn.Parameter(torch.empty_like(self.weight, device="meta"), requires_grad=False)
+
     def forward(self, x: torch.Tensor) -> torch.Tensor:  # (T, in) -> (T, out)
+        if self._product is not None:
+            return self._product(x, self.bias)
         return F.linear(x, self.weight, self.bias)
 
 

@@ -48,12 +48,14 @@ def load_model(
     dtype: str = "auto",
     device: torch.device | str = "cpu",
     skip_tokenizer_init: bool = False,
+    prepack: bool = True,
     progress: Callable[..., Any] | None = None,
 ) -> LoadedModel:
     """Load a local folder, a catalogue name or a Hub id.
 
     ``dtype="auto"`` takes what config.json names, or else the dtype of the weights; float16 becomes
-    float32 on CPU, where float16 arithmetic is slow. ``progress`` goes to the catalogue, which may fetch.
+    float32 on CPU, where float16 arithmetic is slow. ``prepack=False`` leaves bfloat16 weights as the
+    file has them, instead of in the layout of the CPU's kernels. ``progress`` goes to the catalogue, which may fetch.
 
     Raises:
         ModelNotFoundError: no source has the model.
@@ -77,6 +79,8 @@ def load_model(
         tokenizer = Tokenizer.from_folder(folder.path)
     model = model_class(config, chosen, device)
     model.load_weights(iter_weights(folder.path))
+    if prepack:
+        model.prepack()
     return LoadedModel(
         name=name,
         path=folder.path,

@@ -19,6 +19,7 @@ from micro_vllm.layers.embedding import TokenEmbedding
 from micro_vllm.layers.linear import FusedLinear, Linear
 from micro_vllm.layers.mlp import GatedMLP
 from micro_vllm.layers.norm import RMSNorm
+from micro_vllm.layers.prepacked import PrepackedProduct, can_prepack
 from micro_vllm.layers.rotary import RotaryEmbedding, apply_rotary
 from micro_vllm.models.config import Family, ModelConfig
 from micro_vllm.models.weights import fill_slots, weight_slots
@@ -146,6 +147,7 @@ class DecoderForCausalLM(nn.Module):
             if config.tie_word_embeddings
             else Linear(config.hidden_size, config.vocab_size, dtype=dtype, device=device)
         )
+        self._tied_head: PrepackedProduct | None = None
         self.eval()
 
     def forward(
@@ -156,8 +158,11 @@ class DecoderForCausalLM(nn.Module):
 
     def compute_logits(self, hidden: torch.Tensor) -> torch.Tensor:  # (R, hidden) -> (R, vocab)
         """Logits of the rows that are sampled, in the model's dtype. Rows past the tokenizer are padding."""
-        head = self.model.embed_tokens if self.lm_head is None else self.lm_head
-        return F.linear(hidden, head.weight)
+        if self.lm_head is not None:
+            return self.lm_head(hidden)
+        if self._tied_head is not None:
+            return self._tied_head(hidden)
+        return F.linear(hidden, self.model.embed_tokens.weight)
 
     def expected_tensors(self) -> dict[str, tuple[int, ...]]:
         """Name -> shape of every tensor :meth:`load_weights` needs."""
@@ -170,3 +175,14 @@ class DecoderForCausalLM(nn.Module):
             ModelLoadError: a tensor is missing, unexpected, or of another shape; the message names it.
         """
         fill_slots(weight_slots(self), weights, self.config.tie_word_embeddings)
+
+    def prepack(self) -> None:
+        """Lay the loaded weights out for the CPU's kernels, where they have a layout for the dtype.
+
+        For good: the plain values are given up, but for the embedding, whose rows are still looked up.
+        """
+        for module in self.modules():
+            if isinstance(module, Linear):
+                module.prepack()
+        if self.lm_head is None and can_prepack(self.model.embed_tokens.weight):
+            self._tied_head = PrepackedProduct(self.model.embed_tokens.weight)
