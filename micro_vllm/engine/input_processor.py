@@ -101,7 +101,7 @@ class InputProcessor:
             bad_words_token_ids=self._bad_words(params),
             priority=priority,
             cache_salt=cache_salt,
-            shared_prefix_len=shared_prefix_len,
+            shared_prefix_len=min(shared_prefix_len, len(token_ids)),  # an answer is never shared
         )
 
     # ------------------------------------------------------------ prompt

@@ -139,6 +139,15 @@ def test_salt_keeps_visitors_apart_and_shares_the_prefix_marked_as_shared():
     assert ask(engine, prompt, cache_salt="dora", shared_prefix_len=8)[1] == 16
 
 
+def test_answers_are_salted_whatever_is_marked_as_shared():
+    engine = scripted_engine(num_gpu_blocks_override=64)
+    prompt = ids(8)
+    answer, _, _ = ask(engine, prompt, cache_salt="ann", shared_prefix_len=1000)
+    again = prompt + answer
+    assert ask(engine, again, cache_salt="bob", shared_prefix_len=1000)[1] == 8, "the prompt, not ann's answer"
+    assert ask(engine, again, cache_salt="ann", shared_prefix_len=8)[1] == 12, "ann's own answer, for ann"
+
+
 def test_a_group_alone_is_never_a_hit_for_another_group():
     """The key carries the group: full and sliding layers hold other keys and values for the same tokens."""
     engine = scripted_engine((None, 8), num_gpu_blocks_override=64)
