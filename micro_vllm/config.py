@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Literal
 
-from micro_vllm.errors import ConfigError
+from micro_vllm.errors import ConfigError, unknown_name
 
 if TYPE_CHECKING:
     from micro_vllm.trace import TraceSink
@@ -58,11 +57,7 @@ class EngineConfig:
         known = [f.name for f in fields(cls)]
         for name in kwargs:
             if name not in known:
-                close = difflib.get_close_matches(name, known, n=1)
-                hint = f" Did you mean {close[0]!r}?" if close else ""
-                raise ConfigError(
-                    f"unknown engine setting {name!r}.{hint} Known settings: {', '.join(known)}."
-                )
+                raise ConfigError(unknown_name("engine setting", name, known))
         return super().__new__(cls)
 
     def __post_init__(self) -> None:

@@ -5,6 +5,9 @@ Every message says what happened, the value, the allowed range, and what to do a
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Sequence
+
 
 class MicroVLLMError(Exception):
     """Base class of everything this package raises on purpose."""
@@ -63,3 +66,10 @@ class TraceFileError(MicroVLLMError, ValueError):
 
 class TraceLawError(MicroVLLMError):
     """Events contradict each other or skip a number, so they cannot be folded."""
+
+
+def unknown_name(what: str, name: str, known: Sequence[str]) -> str:
+    """The message for a name that does not exist, with the one that was probably meant and all there are."""
+    close = difflib.get_close_matches(name, known, n=1)
+    hint = f" Did you mean {close[0]!r}?" if close else ""
+    return f"unknown {what} {name!r}.{hint} Known: {', '.join(known)}."

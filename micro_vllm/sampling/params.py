@@ -5,13 +5,12 @@ Source: https://docs.vllm.ai/en/latest/api/vllm/sampling_params.html
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from micro_vllm.errors import InvalidRequestError
+from micro_vllm.errors import InvalidRequestError, unknown_name
 
 MAX_LOGPROBS = 20
 GREEDY_TEMPERATURE = 1e-5
@@ -60,11 +59,7 @@ class SamplingParams:
         known = [f.name for f in fields(cls)]
         for name in kwargs:
             if name not in known:
-                close = difflib.get_close_matches(name, known, n=1)
-                hint = f" Did you mean {close[0]!r}?" if close else ""
-                raise InvalidRequestError(
-                    f"unknown sampling parameter {name!r}.{hint} Known parameters: {', '.join(known)}."
-                )
+                raise InvalidRequestError(unknown_name("sampling parameter", name, known))
         return super().__new__(cls)
 
     def __post_init__(self) -> None:
