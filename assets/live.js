@@ -131,13 +131,21 @@
     header.element.querySelector('[data-pill="model"]').dataset.mood = "error";
   }
 
+  // The choice of a look is kept; Gradio, which follows the system and an address with __theme, has its say before.
   function setTheme(dark) {
     document.body.classList.toggle("dark", dark);
+    try { localStorage.setItem("mv-theme", dark ? "dark" : "light"); } catch (error) { /* not allowed here */ }
     pollSoon();
+  }
+
+  function keptTheme() {
+    try { return location.search.includes("__theme=") ? null : localStorage.getItem("mv-theme"); }
+    catch (error) { return null; }
   }
 
   function startHeader(element, server, trigger) {
     header = { element, server, trigger };
+    if (keptTheme()) document.body.classList.toggle("dark", keptTheme() === "dark");
     element.querySelector("[data-theme-toggle]").addEventListener("click", () =>
       setTheme(!document.body.classList.contains("dark")));
     document.addEventListener("visibilitychange", () => { if (!document.hidden) pollSoon(); });
@@ -172,5 +180,33 @@
     pollSoon();
   }
 
-  window.microVLLM = { header: startHeader, chart, notes: startNotes };
+  // ---------------------------------------------------------------- folds and tooltips
+
+  function whenThere(id, then) {
+    const node = document.getElementById(id);
+    if (node) then(node);
+    else requestAnimationFrame(() => whenThere(id, then));
+  }
+
+  function fold(toggle, panel) {
+    whenThere(toggle, (button) => {
+      button.setAttribute("aria-controls", panel);
+      button.setAttribute("aria-expanded", "false");
+      button.addEventListener("click", () => {
+        const opened = button.getAttribute("aria-expanded") !== "true";
+        button.setAttribute("aria-expanded", String(opened));
+        if (opened) button.scrollIntoView({ block: "nearest" });
+      });
+    });
+  }
+
+  function tooltips(texts) {
+    for (const [id, text] of Object.entries(texts)) whenThere(id, (node) => {
+      node.title = text;
+      const field = node.querySelector("input, textarea");
+      if (field) field.setAttribute("aria-description", text);
+    });
+  }
+
+  window.microVLLM = { fold, tooltips, header: startHeader, chart, notes: startNotes };
 })();

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
 from dataclasses import replace
 from typing import Any
 
@@ -13,13 +14,12 @@ import gradio as gr
 
 from micro_vllm.errors import InvalidRequestError, MicroVLLMError
 from micro_vllm.sampling.params import SamplingParams
+from ui.answer_stream import HEARTBEAT_SECONDS, follow
 from ui.controls import to_params
 from ui.conversation import (
-    AnswerFacts,
     Turn,
     failed_line,
     from_chatbot,
-    meta_line,
     to_chatbot,
     to_messages,
     waiting_line,
@@ -30,10 +30,9 @@ from ui.visitors import Visitor, Visitors
 
 logger = logging.getLogger(__name__)
 
-YIELD_SECONDS = 0.12
-"""At most about eight updates a second, however fast the model is."""
-HEARTBEAT_SECONDS = 1.0
-"""While nothing comes, yield all the same: only then is a closed tab noticed."""
+
+NEW_CHAT_SECONDS = 3.0
+"""New chat waits so long for an answer to notice it, which takes a few YIELD_SECONDS."""
 
 History = tuple[Turn, ...]
 Outputs = list[Any]
@@ -57,7 +56,7 @@ class Chat:
         history: History,
         system_prompt: str | None,
         *rest: Any,
-    ) -> AsyncIterator[Outputs]:
+    ) -> AsyncGenerator[Outputs]:
         """``shown``: what the chatbot shows, for a session that was lost; ``rest``: the values of the sampling panel,
         then the gr.Request."""
         *values, request = rest
@@ -66,8 +65,11 @@ class Chat:
             return
         history = history or from_chatbot(shown or [])
         turns = (*history, Turn("user", text))
-        async for outputs in self._answer(turns, history, text, system_prompt or "", values, request):
-            yield outputs
+        async with aclosing(
+            self._answer(turns, history, text, system_prompt or "", values, request)
+        ) as answered:
+            async for outputs in answered:
+                yield outputs
 
     async def retry(
         self,
@@ -76,16 +78,19 @@ class Chat:
         history: History,
         system_prompt: str | None,
         *rest: Any,
-    ) -> AsyncIterator[Outputs]:
+    ) -> AsyncGenerator[Outputs]:
         """Answer the last prompt again; what is being typed stays."""
         *values, request = rest
         turns = history = history or from_chatbot(shown or [])
         while turns and turns[-1].role == "assistant":
             turns = turns[:-1]
         if not turns:
-            raise gr.Error("There is no prompt to answer again yet; write one first.")
-        async for outputs in self._answer(turns, history, None, system_prompt or "", values, request):
-            yield outputs
+            raise _refusal("There is no prompt to answer again yet; write one first.")
+        async with aclosing(
+            self._answer(turns, history, None, system_prompt or "", values, request)
+        ) as answered:
+            async for outputs in answered:
+                yield outputs
 
     def stop(self, request: gr.Request) -> None:
         """End this visitor's answers. Their generators see the last output and keep the partial text."""
@@ -93,9 +98,16 @@ class Chat:
         visitor.num_stops += 1
         self._abort(self._visitors.live(visitor))
 
-    def new_chat(self, request: gr.Request) -> Outputs:
+    async def new_chat(self, request: gr.Request) -> Outputs:
+        """Empty the chat. An answer that is being written ends with an empty chat too: whatever order the browser
+        gets the two in, nothing comes back. (Gradio's ``cancels`` lets messages through that are on their way.)"""
+        visitor = self._visitors.of_session(_session(request))
+        visitor.num_chats += 1
         self.stop(request)
-        return [[], (), gr.skip(), *_buttons(busy=False, can_retry=False)]
+        deadline = time.monotonic() + NEW_CHAT_SECONDS
+        while visitor.num_answering and time.monotonic() < deadline:
+            await asyncio.sleep(0.02)
+        return _emptied()
 
     def leave(self, request: gr.Request) -> None:
         """The tab was closed."""
@@ -119,14 +131,36 @@ class Chat:
         system_prompt: str,
         values: Sequence[Any],
         request: gr.Request,
-    ) -> AsyncIterator[Outputs]:
+    ) -> AsyncGenerator[Outputs]:
         """``before`` and ``typed`` are put back if the prompt is refused."""
         try:
             params = to_params(values, self._limits.max_answer_tokens)
         except InvalidRequestError as error:
-            raise gr.Error(plain(str(error)), title="Sampling") from error
+            raise _refusal(str(error)) from error
 
         visitor = self._visitors.of_session(_session(request))
+        num_chats = visitor.num_chats
+        visitor.num_answering += 1
+        try:
+            async with aclosing(self._write(visitor, turns, before, typed, system_prompt, params)) as written:
+                async for outputs in written:
+                    if visitor.num_chats != num_chats:
+                        break
+                    yield outputs
+            if visitor.num_chats != num_chats:
+                yield _emptied()
+        finally:
+            visitor.num_answering -= 1
+
+    async def _write(
+        self,
+        visitor: Visitor,
+        turns: History,
+        before: History,
+        typed: str | None,
+        system_prompt: str,
+        params: SamplingParams,
+    ) -> AsyncGenerator[Outputs]:
         num_stops = visitor.num_stops
         can_retry = any(turn.role == "assistant" for turn in before)
         answer = Turn("assistant", "", meta=waiting_line("…"))
@@ -145,11 +179,12 @@ class Chat:
                 logger.exception("a prompt could not be sent")
             kept: Any = gr.skip() if typed is None else typed
             yield [to_chatbot(before), before, kept, *_buttons(busy=False, can_retry=can_retry)]
-            raise gr.Error(plain(_reason(error)), title="Not sent", duration=20) from error
+            raise _refusal(_reason(error)) from error
 
         try:
-            async for answer in _follow(engine, handle):
-                yield [to_chatbot((*turns, answer)), *[gr.skip()] * 5]
+            async with aclosing(follow(engine, handle)) as answers:
+                async for answer in answers:
+                    yield [to_chatbot((*turns, answer)), *[gr.skip()] * 5]
         except Exception as error:
             # What came so far stays; the line below it says why there is no more.
             if not isinstance(error, MicroVLLMError):
@@ -163,7 +198,7 @@ class Chat:
         turns = (*turns, answer)
         yield [to_chatbot(turns), turns, gr.skip(), *_buttons(busy=False, can_retry=True)]
 
-    async def _until_ready(self) -> AsyncIterator[str]:
+    async def _until_ready(self) -> AsyncGenerator[str]:
         """What the visitor is waiting for, as long as a model is being loaded and none serves."""
         while self._host.engine is None:
             state = await self._host.wait_until_settled(HEARTBEAT_SECONDS / 2)
@@ -197,7 +232,7 @@ class Chat:
                     f"{live} of your answers are still being written; this shared server allows "
                     f"{limits.max_requests_per_visitor} at a time. Wait for one or press Stop."
                 )
-            if limits.max_waiting is not None and engine.loop.stats().num_waiting >= limits.max_waiting:
+            if limits.max_waiting is not None and self._num_waiting(engine) >= limits.max_waiting:
                 raise InvalidRequestError(
                     f"{limits.max_waiting} requests are waiting already, as many as this shared server queues. "
                     "Try again in a moment."
@@ -213,64 +248,10 @@ class Chat:
         self._visitors.begin(visitor, handle.request_id)
         return handle
 
-
-async def _follow(engine: ServingEngine, handle: Any) -> AsyncIterator[Turn]:
-    """The answer as it grows: the newest output at most every YIELD_SECONDS, a heartbeat when nothing comes."""
-    first_token_at: float | None = None
-    begun = last_yield = time.monotonic()
-    seen: Any = None
-    arrival: int | None = None
-    turn = Turn("assistant", "", model_key=engine.model_key, meta=waiting_line("waiting for its turn …"))
-    while True:
-        finished = handle.finished  # before the output is read: what is read then is the last one
-        output = handle.result(0) if finished else handle.latest
-        now = time.monotonic()
-        if output is not None and output is not seen:
-            seen = output
-            if arrival is None:
-                arrival = engine.replay.arrival_of(handle.request_id)
-            answer = output.outputs[0]
-            if answer.token_ids and first_token_at is None:
-                first_token_at = now
-            turn = replace(
-                turn,
-                text=answer.text,
-                token_ids=tuple(answer.token_ids),
-                meta=meta_line(_facts(output, arrival, begun, first_token_at, now)),
-            )
-            yield turn
-            last_yield = now
-        elif now - last_yield >= HEARTBEAT_SECONDS:
-            yield turn
-            last_yield = now
-        if finished:
-            return
-        await asyncio.sleep(YIELD_SECONDS)
-
-
-def _facts(
-    output: Any, arrival: int | None, begun: float, first_token_at: float | None, now: float
-) -> AnswerFacts:
-    answer, metrics = output.outputs[0], output.metrics
-    num_tokens = len(answer.token_ids)
-    tpot = metrics.tpot
-    if tpot is None and first_token_at is not None and num_tokens > 1 and now > first_token_at:
-        tpot = (now - first_token_at) / (num_tokens - 1)
-    ttft = metrics.ttft
-    if ttft is None and first_token_at is not None:
-        ttft = first_token_at - begun
-    return AnswerFacts(
-        num_prompt_tokens=len(output.prompt_token_ids),
-        num_output_tokens=num_tokens,
-        num_cached_tokens=output.num_cached_tokens,
-        ttft=ttft,
-        tpot=tpot,
-        finish_reason=answer.finish_reason,
-        stop_reason=answer.stop_reason,
-        error=answer.error or "",
-        arrival=arrival,
-        num_preemptions=metrics.num_preemptions,
-    )
+    def _num_waiting(self, engine: ServingEngine) -> int:
+        """The engine's own count is as old as its last step; in a burst, all that is live beyond its seats counts."""
+        beyond_seats = self._visitors.num_live() - engine.loop.engine.config.max_num_seqs
+        return max(engine.loop.stats().num_waiting, beyond_seats)
 
 
 def _check_length(num_tokens: int, engine: ServingEngine, limit: int | None) -> None:
@@ -289,6 +270,10 @@ def _check_length(num_tokens: int, engine: ServingEngine, limit: int | None) -> 
         )
 
 
+def _emptied() -> Outputs:
+    return [[], (), gr.skip(), *_buttons(busy=False, can_retry=False)]
+
+
 def _buttons(*, busy: bool, can_retry: bool) -> list[Any]:
     """Updates for send, stop and retry."""
     return [
@@ -296,6 +281,11 @@ def _buttons(*, busy: bool, can_retry: bool) -> list[Any]:
         gr.update(interactive=busy),
         gr.update(interactive=can_retry and not busy),
     ]
+
+
+def _refusal(words: str) -> gr.Error:
+    """What the page shows; no traceback for the log, since nothing is wrong with the server."""
+    return gr.Error(plain(words), title="Not sent", duration=20, print_exception=False)
 
 
 def _reason(error: Exception) -> str:

@@ -12,6 +12,7 @@ import gradio as gr
 
 from micro_vllm.errors import InvalidRequestError
 from micro_vllm.sampling.params import SamplingParams
+from ui.fold import fold
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +38,8 @@ FIELDS = (
         "temperature",
         "temperature",
         "0 is greedy",
-        "0 always takes the likeliest token; higher is more varied.",
+        "How freely the next token is drawn. 0 always takes the likeliest one; 1 draws as the model learned; "
+        "2 is wild.",
         0.7,
         None,
     ),
@@ -45,16 +47,19 @@ FIELDS = (
         "top_p",
         "top-p",
         "1 is off",
-        "Choose among the likeliest tokens whose probabilities sum to this.",
+        "Draw only among the likeliest tokens that together have this probability: 0.9 leaves the unlikely "
+        "tenth out.",
         0.95,
         1.0,
     ),
-    Field("top_k", "top-k", "0 is off", "Choose among this many likeliest tokens.", 0, 0, 1, True),
+    Field(
+        "top_k", "top-k", "0 is off", "Draw only among this many tokens, the likeliest ones.", 0, 0, 1, True
+    ),
     Field(
         "min_p",
         "min-p",
         "0 is off",
-        "Drop tokens less likely than this share of the likeliest one.",
+        "Leave out tokens that are less likely than this share of the likeliest one: 0.1 means a tenth as likely.",
         0.0,
         0.0,
     ),
@@ -62,18 +67,27 @@ FIELDS = (
         "max_tokens",
         "max tokens",
         "answer's limit",
-        "The answer ends here at the latest.",
+        "The answer ends after this many tokens, finished or not. A token is about three quarters of a word.",
         256,
         None,
         16,
         True,
     ),
-    Field("seed", "seed", "empty: random", "The same seed gives the same answer.", None, None, 1, True),
+    Field(
+        "seed",
+        "seed",
+        "empty: random",
+        "A whole number. The same seed, prompt and settings give the same answer again.",
+        None,
+        None,
+        1,
+        True,
+    ),
     Field(
         "repetition_penalty",
         "repetition penalty",
         "1 is off",
-        "Above 1, tokens of prompt and answer become less likely.",
+        "Above 1, tokens that the chat or the answer already holds become less likely; 1.1 is a mild value.",
         1.0,
         1.0,
     ),
@@ -81,7 +95,7 @@ FIELDS = (
         "presence_penalty",
         "presence penalty",
         "0 is off",
-        "Taken off once from each token the answer has used.",
+        "Above 0, tokens that the answer has used become less likely, however often it used them. From -2 to 2.",
         0.0,
         0.0,
     ),
@@ -89,12 +103,15 @@ FIELDS = (
         "frequency_penalty",
         "frequency penalty",
         "0 is off",
-        "Taken off for every time the answer has used a token.",
+        "Above 0, tokens become less likely with every time that the answer uses them. From -2 to 2.",
         0.0,
         0.0,
     ),
 )
 NAMES = tuple(field.name for field in FIELDS)
+STOP_HELP = (
+    r"For example END; \n and \t stand for a line break and a tab. The stop string itself is not shown."
+)
 
 PRESETS: dict[str, dict[str, float]] = {
     "precise": {"temperature": 0.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0},
@@ -108,7 +125,8 @@ DEFAULT_PRESET = "balanced"
 class Controls:
     """The components, in the order in which their values reach ``to_params``."""
 
-    panel: gr.Accordion
+    toggle: gr.Button
+    """Its label is the sentence that sums the panel up."""
     preset: gr.Radio
     numbers: tuple[gr.Number | gr.Textbox, ...]
     stop_strings: gr.Textbox
@@ -121,7 +139,7 @@ class Controls:
 def build_sampling_panel(note: str = "") -> Controls:
     """Must be called where the panel belongs on the page. ``note`` tells the limits of a shared server."""
     defaults = [field.default for field in FIELDS]
-    with gr.Accordion(sentence(*defaults, ""), open=False, elem_id="sampling-panel") as panel:
+    with fold(sentence(*defaults, ""), "sampling-panel") as toggle:
         preset = gr.Radio(
             list(PRESETS),
             value=DEFAULT_PRESET,
@@ -140,17 +158,16 @@ def build_sampling_panel(note: str = "") -> Controls:
             elem_id="stop-strings",
         )
         # Gradio has no tooltips: the browser's own carry the longer words.
-        helps = json.dumps({field.elem_id: field.help for field in FIELDS})
+        helps = {field.elem_id: field.help for field in FIELDS} | {"stop-strings": STOP_HELP}
         gr.HTML(
             html_template="",
-            js_on_load=f"for (const [id, text] of Object.entries({helps})) {{"
-            "const node = document.getElementById(id); if (node) node.title = text; }",
+            js_on_load=f"window.microVLLM.tooltips({json.dumps(helps)})",
             apply_default_css=False,
             elem_classes="mv-hidden",
         )
         if note:
             gr.HTML(f"<p class='note'>{note}</p>", elem_id="limits")
-    controls = Controls(panel, preset, numbers, stop_strings)
+    controls = Controls(toggle, preset, numbers, stop_strings)
     preset.input(
         apply_preset,
         [preset],
@@ -161,9 +178,9 @@ def build_sampling_panel(note: str = "") -> Controls:
     )
     gr.on(
         [component.change for component in controls.inputs],
-        lambda *values: (gr.update(label=sentence(*values)), preset_of(*values)),
+        lambda *values: (sentence(*values), preset_of(*values)),
         controls.inputs,
-        [panel, preset],
+        [toggle, preset],
         queue=False,
         show_progress="hidden",
         trigger_mode="always_last",

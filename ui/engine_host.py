@@ -76,6 +76,7 @@ class EngineHost:
         self._state = HostState()
         self._engine: ServingEngine | None = None
         self._thread: threading.Thread | None = None
+        self._is_closed = False
         self._sample = _read_sample(sample_path)
 
     # ------------------------------------------------------------ reading
@@ -126,7 +127,7 @@ class EngineHost:
     def load(self, name: str) -> bool:
         """Begin to load a model in the background. False if another load is still going on."""
         with self._lock:
-            if self._state.status == "loading":
+            if self._is_closed or self._state.status == "loading":
                 return False
             self._set(status="loading", model=name, message=f"Loading {name}", progress=None)
             self._thread = threading.Thread(
@@ -136,7 +137,11 @@ class EngineHost:
             return True
 
     def close(self) -> None:
-        engine, self._engine = self._engine, None
+        """End every answer, and those that wait for a model; a load that is going on comes to nothing."""
+        with self._lock:
+            engine, self._engine = self._engine, None
+            self._is_closed = True
+            self._set(status="error", message="The server is shutting down.", serving="", progress=None)
         if engine is not None:
             engine.loop.close()
 
@@ -149,13 +154,16 @@ class EngineHost:
                 logger.exception("loading %s failed", name)
             reason = str(error) if isinstance(error, MicroVLLMError) else f"{type(error).__name__}: {error}"
             with self._lock:
-                self._set(status="error", message=reason, progress=None)
+                if not self._is_closed:
+                    self._set(status="error", message=reason, progress=None)
             return
         with self._lock:
-            old, self._engine = self._engine, engine
-            self._set(status="ready", model=loaded.name, serving=loaded.name, message="", progress=None)
-        if old is not None:
-            old.loop.close()
+            unwanted: ServingEngine | None = engine
+            if not self._is_closed:
+                unwanted, self._engine = self._engine, engine
+                self._set(status="ready", model=loaded.name, serving=loaded.name, message="", progress=None)
+        if unwanted is not None:
+            unwanted.loop.close()
 
     def _start_engine(self, loaded: Any) -> ServingEngine:
         from micro_vllm.engine.engine import Engine
@@ -177,7 +185,7 @@ class EngineHost:
         stage = str(getattr(progress, "stage", progress))
         fraction = getattr(progress, "fraction", None)
         with self._lock:
-            if self._state.message != stage or self._state.progress != fraction:
+            if not self._is_closed and (self._state.message != stage or self._state.progress != fraction):
                 self._set(message=stage, progress=fraction)
 
     def _set(self, **changes: Any) -> None:

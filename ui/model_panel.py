@@ -10,12 +10,13 @@ import gradio as gr
 
 from micro_vllm.model_loader.catalogue import catalogue, model_state
 from ui.engine_host import EngineHost, HostState
+from ui.fold import fold
 from ui.markdown import plain
 
 
 @dataclass(frozen=True, slots=True)
 class ModelPanel:
-    panel: gr.Accordion
+    toggle: gr.Button
     choice: gr.Dropdown
     load: gr.Button
     status: gr.HTML
@@ -23,11 +24,11 @@ class ModelPanel:
 
     @property
     def outputs(self) -> list[Any]:
-        return [self.panel, self.load, self.status]
+        return [self.toggle, self.load, self.status]
 
     def updates(self, state: HostState) -> list[Any]:
         return [
-            gr.update(label=panel_label(state)),
+            panel_label(state),
             gr.update(interactive=state.status != "loading" and not self.is_read_only),
             status_html(state),
         ]
@@ -36,7 +37,7 @@ class ModelPanel:
 def build_model_panel(host: EngineHost) -> ModelPanel:
     is_read_only = host.settings.is_hosted
     state = host.state
-    with gr.Accordion(panel_label(state), open=False, elem_id="model-panel") as panel:
+    with fold(panel_label(state), "model-panel") as toggle:
         with gr.Row(elem_id="model-row"):
             choice = gr.Dropdown(
                 label="model",
@@ -60,20 +61,24 @@ def build_model_panel(host: EngineHost) -> ModelPanel:
         )
         gr.HTML(f"<p class='note'>{note}</p>")
         status = gr.HTML(status_html(state), elem_id="model-status")
-    result = ModelPanel(panel, choice, load, status, is_read_only)
+    result = ModelPanel(toggle, choice, load, status, is_read_only)
 
     def on_load(name: str | None) -> list[Any]:
         if is_read_only:
-            raise gr.Error("This shared server's model is fixed.")
+            raise _refusal("This shared server's model is fixed.")
         name = (name or "").strip()
         if not name:
-            raise gr.Error("No model is chosen: pick one of the list, or type a folder or a Hub id.")
+            raise _refusal("No model is chosen: pick one of the list, or type a folder or a Hub id.")
         if not host.load(name):
-            raise gr.Error(f"{plain(host.state.model)} is still being loaded; wait for it first.")
+            raise _refusal(f"{host.state.model} is still being loaded; wait for it first.")
         return result.updates(host.state)
 
     load.click(on_load, choice, result.outputs, queue=False, show_progress="hidden", api_visibility="private")
     return result
+
+
+def _refusal(words: str) -> gr.Error:
+    return gr.Error(plain(words), title="Not loaded", print_exception=False)
 
 
 def panel_label(state: HostState) -> str:

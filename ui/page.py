@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 from collections.abc import Callable
+from contextlib import aclosing
 from typing import Any
 
 import gradio as gr
@@ -11,6 +12,7 @@ import gradio as gr
 from ui.chat import Chat
 from ui.controls import build_sampling_panel
 from ui.engine_host import EngineHost, HostState
+from ui.fold import fold
 from ui.live import Live
 from ui.model_panel import ModelPanel, build_model_panel
 from ui.visitors import Visitors
@@ -50,7 +52,7 @@ CHART_CARDS = (
     (
         "kv-usage",
         "KV use",
-        "Blocks after each step: in use, kept for reuse, free. Above: share of looked-up prompt tokens that the "
+        "Blocks after each step; the bar is the whole pool. Above: share of looked-up prompt tokens that the "
         '<abbr title="blocks of earlier prompts and answers that can be used again">prefix cache</abbr> had.',
     ),
 )
@@ -134,7 +136,7 @@ def build_page(host: EngineHost) -> gr.Blocks:
                         send = gr.Button("Send", size="sm", variant="primary", elem_id="send")
                 with gr.Column(elem_id="panels"):
                     controls = build_sampling_panel(host.settings.limits.words())
-                    with gr.Accordion("System prompt", open=False, elem_id="system-panel") as system_panel:
+                    with fold("System prompt", "system-panel") as system_toggle:
                         system_prompt = gr.Textbox(
                             label="system prompt",
                             show_label=False,
@@ -159,9 +161,9 @@ def build_page(host: EngineHost) -> gr.Blocks:
             prompt, chatbot, history, system_prompt, *controls.inputs
         ])  # fmt: skip
         system_prompt.change(
-            lambda text: gr.update(label=_system_label(text)),
+            _system_label,
             system_prompt,
-            system_panel,
+            system_toggle,
             queue=False,
             show_progress="hidden",
             trigger_mode="always_last",
@@ -207,23 +209,26 @@ def _connect_chat(
 
     # Gradio finds gr.Request by the annotation of a named parameter: it cannot sit behind *values.
     async def on_send(request: gr.Request, *values: Any) -> Any:
-        async for outputs_ in chat.send(*values, request):
-            yield outputs_
+        async with aclosing(chat.send(*values, request)) as stream_:
+            async for outputs_ in stream_:
+                yield outputs_
 
     async def on_retry(request: gr.Request, *values: Any) -> Any:
-        async for outputs_ in chat.retry(*values, request):
-            yield outputs_
+        async with aclosing(chat.retry(*values, request)) as stream_:
+            async for outputs_ in stream_:
+                yield outputs_
 
     async def on_example(event: gr.SelectData, request: gr.Request, *values: Any) -> Any:
-        async for outputs_ in chat.send(str(event.value["text"]), *values[1:], request):
-            yield outputs_
+        async with aclosing(chat.send(str(event.value["text"]), *values[1:], request)) as stream_:
+            async for outputs_ in stream_:
+                yield outputs_
 
-    sending = gr.on([send.click, prompt.submit], on_send, inputs, outputs, **stream)
-    retrying = retry.click(on_retry, inputs, outputs, **stream)
-    trying = chatbot.example_select(on_example, inputs, outputs, **stream)
+    gr.on([send.click, prompt.submit], on_send, inputs, outputs, **stream)
+    retry.click(on_retry, inputs, outputs, **stream)
+    chatbot.example_select(on_example, inputs, outputs, **stream)
     quick: dict[str, Any] = {"queue": False, "show_progress": "hidden", "api_visibility": "private"}
     stop.click(chat.stop, None, None, **quick)
-    new_chat.click(chat.new_chat, None, outputs, cancels=[sending, retrying, trying], **quick)
+    new_chat.click(chat.new_chat, None, outputs, **quick)
 
     def arrive(request: gr.Request) -> str:
         return visitors.of_session(request.session_hash or "").token

@@ -94,6 +94,7 @@ class Replay:
         self._rows: StepPlanned | None = None
         self._written: frozenset[int] = frozenset()
         self._executed_step = 0
+        self._peak_blocks = 0
         self._view: EngineView | None = None
 
     # ------------------------------------------------------------ feeding
@@ -221,7 +222,9 @@ class Replay:
     def _close_step(self) -> None:
         """All events of the step are in: note the pool, and forget what the window no longer shows."""
         if self._executed_step and (not self._usage or self._usage[-1].step < self._fold.step):
-            self._usage.append(self._count_usage())
+            usage = self._count_usage()
+            self._usage.append(usage)
+            self._peak_blocks = max(self._peak_blocks, usage.used + usage.cached)
         left = self._fold.step - WINDOW_STEPS
         for request_id, track in list(self._tracks.items()):
             track.forget_before(left)
@@ -256,7 +259,7 @@ class Replay:
         usage = list(self._usage)
         if usage and usage[-1].step == fold.step:
             usage.pop()
-        usage.append(self._count_usage())
+        usage.append(now := self._count_usage())
         return EngineView(
             seq=fold.last_seq,
             step=fold.step,
@@ -265,6 +268,7 @@ class Replay:
             requests=tuple(self._make_track(i, t) for i, t in self._tracks.items()),
             usage=tuple(usage),
             executed_step=self._executed_step,
+            peak_blocks=max(self._peak_blocks, now.used + now.cached),
             num_running=len(fold.running),
             num_waiting=len(fold.requests) - len(fold.running),
             is_sample=self.is_sample,

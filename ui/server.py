@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import gzip
 import hashlib
 import os
+import socket
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 import gradio as gr
 import plotly
+import uvicorn
 from fastapi import FastAPI, Request, Response
+from starlette.routing import Mount
 
 from ui.engine_host import EngineHost
 from ui.look import make_theme, palette_css
@@ -78,20 +83,43 @@ def _serve(app: FastAPI, path: Path) -> str:
     return url.lstrip("/")
 
 
+class PageServer(uvicorn.Server):
+    """Ends by itself what would stay open for ever, so that the end of the program is quick and quiet.
+
+    Every tab holds a stream (Gradio's heartbeat), every answer another one. uvicorn waits for them, then cancels
+    them, with a traceback for each. So before it waits: the engine ends the answers, and Gradio's stop event, which
+    ``Blocks.close`` sets where Gradio runs the server itself, ends the heartbeats.
+    """
+
+    def __init__(self, app: FastAPI, host: EngineHost, address: str, port: int) -> None:
+        super().__init__(
+            uvicorn.Config(app, host=address, port=port, log_level="warning", timeout_graceful_shutdown=5)
+        )
+        self._page_host = host
+        self._gradio_apps = [
+            route.app
+            for route in app.routes
+            if isinstance(route, Mount) and isinstance(route.app, gr.routes.App)
+        ]
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        await asyncio.to_thread(self._page_host.close)
+        for app in self._gradio_apps:
+            app.stop_event.set()
+        await super().shutdown(sockets)
+
+
 def serve(host: EngineHost) -> None:
     """Run until interrupted; the model is loaded behind the page."""
-    import uvicorn
-
     # Before torch is loaded with the first model. Its OpenMP threads wait for each other by spinning; beside a
     # browser, or any other program on the same cores, that made decoding several times slower than sleeping does.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     settings = host.settings
-    app = build_app(host)
+    server = PageServer(build_app(host), host, settings.host, settings.port)
     host.load(settings.model)
     print(f"micro-vLLM playground: http://{settings.host}:{settings.port}", flush=True)
     try:
-        uvicorn.run(
-            app, host=settings.host, port=settings.port, log_level="warning", timeout_graceful_shutdown=3
-        )
+        with contextlib.suppress(KeyboardInterrupt):
+            server.run()
     finally:
         host.close()

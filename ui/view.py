@@ -112,6 +112,8 @@ class EngineView:
     """One a step, the newest last."""
     executed_step: int
     """The newest step that was computed; ``step`` may be one that is being planned."""
+    peak_blocks: int
+    """Most blocks that held anything at the end of a step so far, in use or kept for reuse."""
     num_running: int
     num_waiting: int
     is_sample: bool = False

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import secrets
 import threading
-from collections import deque
+from collections import OrderedDict, deque
 from dataclasses import dataclass, field
 
 REQUESTS_REMEMBERED = 256
 """Own requests that stay marked as "yours" in the charts."""
+MAX_VISITORS = 4096
+"""Sessions are named by whoever calls, and not every caller says goodbye: beyond this the longest unseen go."""
 
 
 @dataclass
@@ -20,6 +22,10 @@ class Visitor:
     """Unfinished requests."""
     num_stops: int = 0
     """How often Stop was pressed: also what is not a request yet can be stopped."""
+    num_chats: int = 0
+    """How often New chat was pressed: an answer that belongs to an earlier chat must not come back."""
+    num_answering: int = 0
+    """Answers that are being written to this tab, or wait for a model."""
     mine: deque[str] = field(default_factory=lambda: deque(maxlen=REQUESTS_REMEMBERED))
     """All of them, the newest last."""
 
@@ -29,7 +35,7 @@ class Visitors:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._by_session: dict[str, Visitor] = {}
+        self._by_session: OrderedDict[str, Visitor] = OrderedDict()
         self._by_token: dict[str, Visitor] = {}
 
     def of_session(self, session_hash: str) -> Visitor:
@@ -40,7 +46,15 @@ class Visitors:
                 visitor = Visitor(secrets.token_urlsafe(24))
                 self._by_session[session_hash] = visitor
                 self._by_token[visitor.token] = visitor
+                self._drop_unseen()
+            self._by_session.move_to_end(session_hash)
             return visitor
+
+    def _drop_unseen(self) -> None:
+        for session_hash, visitor in list(self._by_session.items())[: len(self._by_session) - MAX_VISITORS]:
+            if not visitor.live:
+                del self._by_session[session_hash]
+                del self._by_token[visitor.token]
 
     def mine(self, token: str) -> frozenset[str]:
         """The requests of whoever holds this token; nothing for an unknown one."""
@@ -60,6 +74,11 @@ class Visitors:
     def live(self, visitor: Visitor) -> tuple[str, ...]:
         with self._lock:
             return tuple(visitor.live)
+
+    def num_live(self) -> int:
+        """Unfinished requests of everybody."""
+        with self._lock:
+            return sum(len(visitor.live) for visitor in self._by_session.values())
 
     def forget(self, session_hash: str) -> tuple[str, ...]:
         """The tab is closed. Returns the requests it leaves behind, for the caller to abort."""

@@ -65,8 +65,8 @@ def open_tab(chromium) -> Iterator[Callable]:
     """``open_tab(url)`` -> a Playwright page. At the end: no page error, no console warning, no other host asked."""
     contexts, complaints = [], []
 
-    def open_one(url: str, *, width: int = 1440, height: int = 960, query: str = ""):
-        context = chromium.new_context(viewport={"width": width, "height": height})
+    def open_one(url: str, *, width: int = 1440, height: int = 960, query: str = "", **context_options):
+        context = chromium.new_context(viewport={"width": width, "height": height}, **context_options)
         contexts.append(context)
         tab = context.new_page()
         tab.set_default_timeout(30_000)

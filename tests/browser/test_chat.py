@@ -7,42 +7,11 @@ import time
 
 import pytest
 
+from tests.browser.support.acting import answer_text, plotted, send, set_number, wait_until_idle
+
 pytestmark = pytest.mark.browser
 
 CHARTS = ("kv-block-map", "scheduler-timeline", "kv-usage")
-
-
-def send(tab, text: str) -> None:
-    tab.fill("#prompt textarea", text)
-    tab.click("#send")
-
-
-def wait_until_idle(tab) -> None:
-    tab.wait_for_function(
-        "document.querySelector('#stop').disabled && !document.querySelector('#send').disabled"
-    )
-
-
-def answer_text(tab) -> str:
-    messages = tab.locator("#chat .message.bot")
-    return messages.last.inner_text() if messages.count() else ""
-
-
-def set_number(tab, elem_id: str, value: str) -> None:
-    if not tab.is_visible(f"#{elem_id}"):
-        tab.click("#sampling-panel button.label-wrap")
-    field = tab.locator(f"#{elem_id} input, #{elem_id} textarea").first
-    field.fill(value)
-    field.press("Tab")
-
-
-def plotted(tab, chart: str) -> str:
-    """What a chart shows, as one comparable string."""
-    return tab.evaluate(
-        "id => { const p = document.querySelector(`#${id} .mv-plot`);"
-        "return JSON.stringify([p.data.map(t => [t.x, t.y, t.z, t.base, t.text]), p.layout.annotations]); }",
-        chart,
-    )
 
 
 def test_text_arrives_in_pieces_and_all_charts_move_on_the_same_nodes(served, open_tab):

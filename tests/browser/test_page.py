@@ -7,8 +7,8 @@ import threading
 
 import pytest
 
+from tests.browser.support.acting import answer_text, send, set_number, wait_until_idle
 from tests.browser.support.running_page import page_as_program, page_in_process, wait_for_health
-from tests.browser.test_chat import answer_text, send, set_number, wait_until_idle
 
 pytestmark = pytest.mark.browser
 
@@ -61,7 +61,7 @@ def test_a_failed_load_says_why_and_another_model_can_be_loaded(tiny_model, tmp_
         health = page.wait_for(lambda h: h["status"] == "error", 30)
         assert health["detail"]
         tab = open_tab(page.url)
-        tab.click("#model-panel button.label-wrap")
+        tab.click("#model-panel-toggle")
         tab.wait_for_function("document.querySelector('#model-status')?.innerText.includes('no weights')")
         send(tab, "hello?")
         words = tab.wait_for_selector(".toast-body").inner_text()
@@ -168,11 +168,11 @@ def test_a_hosted_page_tells_its_limits_and_its_engine_panel_is_read_only(tiny_m
 
     with page_in_process(str(tiny_model), is_hosted=True, limits=HOSTED_LIMITS, num_blocks=64) as page:
         tab = open_tab(page.url)
-        tab.click("#sampling-panel button.label-wrap")
+        tab.click("#sampling-panel-toggle")
         words = tab.inner_text("#limits")
         assert "1,536" in words
         assert "512" in words
-        tab.click("#model-panel button.label-wrap")
+        tab.click("#model-panel-toggle")
         assert tab.is_disabled("#load-model")
         assert tab.is_disabled("#model input")
         set_number(tab, "max-tokens", "5000")
@@ -201,7 +201,7 @@ def test_smollm2_answers_and_the_second_turn_hits_the_cache(open_tab):
         wait_for_health(url, lambda h: h["status"] == "ok", 300)
         tab = open_tab(url)
         tab.set_default_timeout(180_000)
-        tab.click("#sampling-panel button.label-wrap")
+        tab.click("#sampling-panel-toggle")
         tab.click("#preset label:has-text('precise')")
         tab.wait_for_function("document.querySelector('#temperature input').value === '0'")
         send(tab, "What is the capital of France?")

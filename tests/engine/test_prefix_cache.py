@@ -144,7 +144,9 @@ def test_answers_are_salted_whatever_is_marked_as_shared():
     prompt = ids(8)
     answer, _, _ = ask(engine, prompt, cache_salt="ann", shared_prefix_len=1000)
     again = prompt + answer
-    assert ask(engine, again, cache_salt="bob", shared_prefix_len=1000)[1] == 8, "the prompt, not ann's answer"
+    assert ask(engine, again, cache_salt="bob", shared_prefix_len=1000)[1] == 8, (
+        "the prompt, not ann's answer"
+    )
     assert ask(engine, again, cache_salt="ann", shared_prefix_len=8)[1] == 12, "ann's own answer, for ann"
 
 

@@ -245,11 +245,12 @@ def test_the_window_slides_and_young_engines_get_a_short_one():
 def test_the_stack_adds_up_to_the_pool_in_every_step(seed):
     view = view_after(48, 70, seed)
     figure = usage.figure(view, LIGHT, SIZE)
-    used, cached, free, rate = figure.data
+    used, cached, free, rate, *bar = figure.data
     for step, (a, b, c) in enumerate(zip(used.y, cached.y, free.y, strict=True)):
         assert a + b + c == 48, step
     assert list(used.x)[:-1] == [u.step for u in view.usage]
     assert rate.y[-1] == pytest.approx(100 * view.usage[-1].hit_rate)
+    assert [part.y[0] for part in bar] == [used.y[-1], cached.y[-1], free.y[-1]], "the bar is the pool now"
     words = [note.text for note in figure.layout.annotations]
     now = view.usage[-1]
     assert words[:3] == [
@@ -257,6 +258,37 @@ def test_the_stack_adds_up_to_the_pool_in_every_step(seed):
         f"<b>{now.cached}</b> kept for reuse",
         f"<b>{now.free}</b> free",
     ]
+
+
+def test_a_large_pool_with_little_in_it_is_seen_enlarged_beside_the_whole_pool():
+    engine, log = make_engine(256)
+    engine.add_request([*range(100, 200)], params(20))
+    engine.step()
+    view = Replay().follow(log)
+    assert view.usage[-1].used == 7
+    layout = usage.figure(view, LIGHT, SIZE).layout
+    assert layout.yaxis.range == (0, 32)
+    assert list(layout.yaxis.ticktext) == ["0", "16", "32"]
+    assert layout.yaxis3.range == (0, 256), "the bar keeps the true scale"
+    top = layout.shapes[1]
+    assert top.y0 == pytest.approx(layout.yaxis.domain[1])
+    assert top.y1 == pytest.approx(layout.yaxis.domain[1] * 32 / 256), "the wedge marks what is enlarged"
+
+
+def test_the_scale_grows_in_steps_and_never_shrinks():
+    assert [usage.scale_for(peak, 256) for peak in (0, 28, 29, 56, 57, 113, 114, 256)] == [
+        32, 32, 64, 64, 128, 128, 256, 256,
+    ]  # fmt: skip
+    assert usage.scale_for(5, 20) == 20
+    assert usage.scale_for(300, 2000) == 512
+    engine, log = make_engine(200)
+    replay, scales = Replay(), []
+    for _ in random_run(engine, 200, 3, load=0.35):
+        view = replay.follow(log)
+        scales.append(usage.scale_for(view.peak_blocks, 200))
+        assert max(u.used + u.cached for u in view.usage) <= view.peak_blocks
+    assert scales == sorted(scales)
+    assert len(set(scales)) >= 3
 
 
 @pytest.mark.parametrize(

@@ -100,6 +100,7 @@ def quiet_axis(look: Look, **changes: Any) -> dict[str, Any]:
         "showgrid": False,
         "gridcolor": look.grid,
         "ticks": "",
+        "tickangle": 0,
         "tickfont": {"family": MONO, "size": 11, "color": look.muted},
         **changes,
     }

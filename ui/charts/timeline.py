@@ -33,6 +33,11 @@ def step_range(view: EngineView) -> tuple[float, float]:
     return 0, span
 
 
+def step_ticks(width: float) -> int:
+    """Most ticks of a step axis: their numbers stay upright and apart, also on a phone."""
+    return int(min(max(width // 60, 2), 8))
+
+
 def choose_rows(requests: Sequence[RequestTrack], most: int) -> list[RequestTrack]:
     """At most ``most`` requests that have something to show, live ones first, in order of arrival."""
     shown = [track for track in requests if track.spans or track.marks]
@@ -76,7 +81,13 @@ def figure(
             margin={"l": _LEFT, "r": _RIGHT, "t": 4, "b": 22},
             barmode="overlay",
             bargap=0,
-            xaxis=quiet_axis(look, range=[left, right], nticks=8, showgrid=True, layer="below traces"),
+            xaxis=quiet_axis(
+                look,
+                range=[left, right],
+                nticks=step_ticks(size.width - _LEFT),
+                showgrid=True,
+                layer="below traces",
+            ),
             yaxis=quiet_axis(
                 look,
                 range=[num_rows - 0.5, -0.5],

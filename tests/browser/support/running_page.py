@@ -15,10 +15,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import uvicorn
-
 from ui.engine_host import EngineHost
-from ui.server import SAMPLE_TRACE, build_app
+from ui.server import SAMPLE_TRACE, PageServer, build_app
 from ui.settings import Settings
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -56,11 +54,7 @@ def page_in_process(
     """Serve the page from a thread. ``pace`` is the least seconds of an engine step, for tests that interrupt."""
     port = free_port()
     host = EngineHost(Settings(model=model, port=port, **settings), load=load, sample_path=SAMPLE_TRACE)
-    server = uvicorn.Server(
-        uvicorn.Config(
-            build_app(host), host="127.0.0.1", port=port, log_level="warning", timeout_graceful_shutdown=2
-        )
-    )
+    server = PageServer(build_app(host), host, "127.0.0.1", port)
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
     page = RunningPage(host, f"http://127.0.0.1:{port}/")
