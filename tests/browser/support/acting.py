@@ -1,0 +1,64 @@
+"""What a visitor does with the page, and what they read from it."""
+
+from __future__ import annotations
+
+
+def send(tab, text: str) -> None:
+    tab.fill("#prompt textarea", text)
+    tab.click("#send")
+
+
+def wait_until_idle(tab) -> None:
+    """No answer is being written. Right after a send wait for its message first: the buttons follow it."""
+    tab.wait_for_function(
+        "document.querySelector('#stop').disabled && !document.querySelector('#send').disabled"
+    )
+
+
+def answer_text(tab) -> str:
+    messages = tab.locator("#chat .message.bot")
+    return messages.last.inner_text() if messages.count() else ""
+
+
+def set_number(tab, elem_id: str, value: str) -> None:
+    if not tab.is_visible(f"#{elem_id}"):
+        tab.click("#sampling-panel-toggle")
+    field = tab.locator(f"#{elem_id} input, #{elem_id} textarea").first
+    field.fill(value)
+    field.press("Tab")
+
+
+def plotted(tab, chart: str) -> str:
+    """What a chart shows, as one comparable string."""
+    return tab.evaluate(
+        "id => { const p = document.querySelector(`#${id} .mv-plot`);"
+        "return JSON.stringify([p.data.map(t => [t.x, t.y, t.z, t.base, t.text]), p.layout.annotations]); }",
+        chart,
+    )
+
+
+def chat_texts(tab) -> list[str]:
+    """All messages, from the top."""
+    return tab.locator("#chat .message").all_inner_texts()
+
+
+def wait_for_answers(
+    tab, count: int, ending: str = "finished|length limit|stopped|broke off|stop string"
+) -> str:
+    """Until ``count`` answers are there and the last one has ended; its line."""
+    tab.wait_for_function(
+        "([n, ending]) => { const m = document.querySelectorAll('#chat .meta');"
+        "return m.length === n && new RegExp(ending).test(m[n - 1].innerText); }",
+        arg=[count, ending],
+    )
+    wait_until_idle(tab)
+    return tab.locator("#chat .meta").last.inner_text()
+
+
+def wait_for_tokens(tab, at_least: int) -> None:
+    """Until the last answer holds so many tokens."""
+    tab.wait_for_function(
+        "n => { const m = [...document.querySelectorAll('#chat .meta')].pop();"
+        "return m && Number((/([\\d,]+) tokens? ·/.exec(m.innerText) || [0, '0'])[1].replace(',', '')) >= n; }",
+        arg=at_least,
+    )
