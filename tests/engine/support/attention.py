@@ -60,7 +60,8 @@ class AttentionProblem:
     def run(self, operator: str, *, seed: int = 0) -> torch.Tensor:
         """Attention output ``(T, H, D)``; every slot nobody may see holds NaN.
 
-        That is: the null block, the tail of each last block, free blocks, and the slots before a window. Table
+        That is: the tail of each last block, free blocks, and the slots before a window; not the null block, which
+        is never written and which operators may therefore use as padding. Table
         entries wholly before a window name a block that does not exist: whoever reads one gets an IndexError.
         """
         size = self.block_size
@@ -69,6 +70,7 @@ class AttentionProblem:
         groups = (CacheGroup(0, self.spec.window, (0,)),)
         cache = PagedKVCache(groups, size, num_blocks, self.spec.num_kv_heads, self.spec.head_dim, self.dtype)
         cache.data.fill_(NAN)
+        cache.data[:, :, NULL_BLOCK] = 0
         free = list(range(1, num_blocks + 1))
         random.Random(seed).shuffle(free)
         stale = num_blocks + 1_000_000
