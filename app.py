@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import sys
 
+from micro_vllm.memory import memory_limit
 from ui.engine_host import EngineHost
 from ui.server import SAMPLE_TRACE, serve
-from ui.settings import container_memory_limit, read_settings
+from ui.settings import read_settings
 
 
 def main() -> None:
-    settings = read_settings(sys.argv[1:], os.environ, container_memory_limit())
+    settings = read_settings(sys.argv[1:], os.environ, memory_limit())
     serve(EngineHost(settings, sample_path=SAMPLE_TRACE))
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 DEFAULT_MODEL = "SmolLM2-135M-Instruct"
 HOME_BLOCKS = 256
@@ -102,26 +101,6 @@ def hosted_pool_bytes(memory_limit: int | None) -> int:
     if memory_limit is None:
         return 256 * _MIB
     return min(max(memory_limit // 8, 64 * _MIB), 704 * _MIB)
-
-
-def container_memory_limit(root: Path = Path("/")) -> int | None:
-    """Bytes this process may use: the smallest of cgroup v2, cgroup v1 and the machine's memory; None if unknown."""
-    found = []
-    for name in ("sys/fs/cgroup/memory.max", "sys/fs/cgroup/memory/memory.limit_in_bytes"):
-        text = _read(root / name)
-        if text.isdigit():
-            found.append(int(text))
-    for line in _read(root / "proc/meminfo").splitlines():
-        if line.startswith("MemTotal:"):
-            found.append(int(line.split()[1]) * 1024)
-    return min(found, default=None)
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text().strip()
-    except OSError:
-        return ""
 
 
 def _flag(parser: argparse.ArgumentParser, name: str, value: str | None, default: bool) -> bool:

@@ -6,8 +6,6 @@ killed when the pages are touched. So sizes are added up beforehand.
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import torch
 
 from micro_vllm.errors import ConfigError
@@ -51,23 +49,3 @@ def check_rows_fit(
             f"the block tables of max_num_seqs={max_num_seqs:,} requests of up to {max_model_len:,} tokens need "
             f"{needed:,} bytes, but this machine has {limit:,}. Lower max_num_seqs."
         )
-
-
-def memory_limit(root: Path = Path("/")) -> int | None:
-    """Bytes of memory this process may use: the container's limit or the machine's; None where neither is told."""
-    found = []
-    for name in ("sys/fs/cgroup/memory.max", "sys/fs/cgroup/memory/memory.limit_in_bytes"):
-        text = _read(root / name).strip()
-        if text.isdigit():
-            found.append(int(text))
-    for line in _read(root / "proc/meminfo").splitlines():
-        if line.startswith("MemTotal:"):
-            found.append(int(line.split()[1]) * 1024)
-    return min(found, default=None)
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text()
-    except OSError:
-        return ""

@@ -9,8 +9,9 @@ from micro_vllm.attention.operators.registry import get_operator
 from micro_vllm.config import CacheGroup, EngineConfig
 from micro_vllm.core.scheduler_output import ExecutionPlan, StepResult
 from micro_vllm.errors import ConfigError, EngineClosedError
+from micro_vllm.memory import memory_limit
 from micro_vllm.model_loader.loaded import LoadedModel
-from micro_vllm.worker.memory import check_pool_fits, check_rows_fit, memory_limit
+from micro_vllm.worker.memory import check_pool_fits, check_rows_fit
 from micro_vllm.worker.model_runner import ModelRunner
 
 

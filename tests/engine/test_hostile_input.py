@@ -11,8 +11,8 @@ import torch
 from micro_vllm import LLM, EngineConfig, SamplingParams
 from micro_vllm.detokenizer import StopStrings
 from micro_vllm.errors import ConfigError, InvalidRequestError
+from micro_vllm.memory import memory_limit
 from micro_vllm.model_loader import load_model
-from micro_vllm.worker.memory import memory_limit
 from tests.engine.support.models import save_tiny_model
 from tests.engine.support.scripted import run, scripted_engine
 

@@ -8,7 +8,6 @@ from ui.settings import (
     HOSTED_LIMITS,
     Limits,
     Settings,
-    container_memory_limit,
     hosted_pool_bytes,
     read_settings,
 )
@@ -50,18 +49,6 @@ def test_a_space_is_hosted_by_itself_and_listens_to_all():
 )
 def test_the_hosted_pool_follows_the_memory(limit, expected):
     assert hosted_pool_bytes(limit) == expected * MIB
-
-
-def test_the_container_limit_is_the_smallest_that_is_known(tmp_path):
-    assert container_memory_limit(tmp_path) is None
-    (tmp_path / "proc").mkdir()
-    (tmp_path / "proc" / "meminfo").write_text("MemTotal:       4096 kB\nMemFree: 1 kB\n")
-    assert container_memory_limit(tmp_path) == 4096 * 1024
-    (tmp_path / "sys/fs/cgroup/memory").mkdir(parents=True)
-    (tmp_path / "sys/fs/cgroup/memory.max").write_text("max\n")
-    assert container_memory_limit(tmp_path) == 4096 * 1024
-    (tmp_path / "sys/fs/cgroup/memory.max").write_text("1000000\n")
-    assert container_memory_limit(tmp_path) == 1_000_000
 
 
 @pytest.mark.parametrize(
