@@ -4,13 +4,11 @@
   "use strict";
 
   const FAST = 200, CALM = 1000, HIDDEN = 5000, OFFLINE = 3000;
-  const PLOT_CONFIG = { displaylogo: false, displayModeBar: "hover", responsive: false, scrollZoom: false,
-    modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"] };
 
   const charts = new Map();   // elem_id -> {box, figure, version, plotted}
   let header = null;          // {element, server, trigger}
   let notes = null;
-  let timer = 0, polling = false, seenState = null, busyUntil = 0, drawing = 0;
+  let timer = 0, polling = false, seenState = null, story = null, busyUntil = 0, drawing = 0;
 
   // ---------------------------------------------------------------- polling
 
@@ -52,7 +50,7 @@
       if (answer.head.running || answer.head.waiting || answer.head.status === "loading") busyUntil = now + 2000;
       if (now < busyUntil || !window.Plotly) wait = Math.max(FAST, 4 * drawing);
     } catch (error) {
-      setOffline();
+      await setOffline();
       wait = OFFLINE;
     }
     polling = false;
@@ -86,13 +84,39 @@
     // The arrays are changed in place: datarevision is how Plotly is told.
     const layout = Object.assign({}, chart.figure.layout, { datarevision: chart.version,
       width: chart.box.clientWidth, height: chart.box.clientHeight });
-    if (chart.plotted) await Plotly.react(chart.box, chart.figure.data, layout, PLOT_CONFIG);
-    else { chart.plotted = true; await Plotly.newPlot(chart.box, chart.figure.data, layout, PLOT_CONFIG); }
+    for (const [axis, range] of Object.entries(chart.zoom))
+      layout[axis] = Object.assign({}, layout[axis], { range: range.slice() });
+    if (chart.plotted) return Plotly.react(chart.box, chart.figure.data, layout, config(chart));
+    chart.plotted = true;
+    await Plotly.newPlot(chart.box, chart.figure.data, layout, config(chart));
+    chart.box.on("plotly_relayout", (change) => zoomed(chart, change));
+    chart.box.on("plotly_doubleclick", () => unzoom(chart));
+  }
+
+  function config(chart) {
+    chart.config = chart.config || { displaylogo: false, displayModeBar: "hover", responsive: false, scrollZoom: false,
+      doubleClick: false, modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d", "resetScale2d"],
+      modeBarButtonsToAdd: [{ name: "whole", title: "Show everything again (or double-click)", icon: Plotly.Icons.home,
+        click: () => unzoom(chart) }] };
+    return chart.config;
+  }
+
+  // uirevision keeps a zoom only until the range of an axis moves on, which live axes always do. So zooms are kept here.
+  function zoomed(chart, change) {
+    for (const [key, value] of Object.entries(change)) {
+      const [, axis, end] = /^([xy]axis\d*)\.range\[([01])\]$/.exec(key) || [];
+      if (axis) (chart.zoom[axis] = chart.zoom[axis] || chart.figure.layout[axis].range.slice())[end] = value;
+    }
+  }
+
+  function unzoom(chart) {
+    chart.zoom = {};
+    draw(chart);
   }
 
   function chart(element, id, title) {
     const box = element.querySelector(".mv-plot");
-    const one = { box, title, figure: null, version: "", plotted: false };
+    const one = { box, title, figure: null, version: "", plotted: false, zoom: {} };
     charts.set(id, one);
     new ResizeObserver(() => {
       if (!box.clientWidth || !box.clientHeight) return;
@@ -113,41 +137,32 @@
   function showHead(head) {
     const loading = head.status === "loading";
     const share = head.progress == null ? "" : " " + Math.round(head.progress * 100) + " %";
-    setText("model", loading && !head.total ? head.message + share : head.model || "no model");
+    setText("model", head.total ? head.model : loading ? head.message + share : "no model is loaded");
     setText("badge", [head.badge, head.dtype].filter(Boolean).map((t) => " · " + t).join(""));
     for (const name of ["running", "waiting", "used", "total"]) setText(name, String(head[name]));
     setText("hits", head.hits == null ? "–" : head.hits + " %");
     const mood = head.total ? (head.running ? "busy" : "ready") : head.status;
     header.element.querySelector('[data-pill="model"]').dataset.mood = mood;
     if (notes) notes.querySelector(".mv-sample").hidden = !head.sample;
+    if (story !== head.model + head.sample) for (const one of charts.values()) one.zoom = {};  // other steps, other blocks
+    story = head.model + head.sample;
     if (seenState !== head.state) {
       seenState = head.state;
       header.trigger("apply");
     }
   }
 
-  function setOffline() {
-    setText("model", "no connection to the server");
+  async function setOffline() {
+    // A server that answers but not to this page is another one than the page came from.
+    const changed = await fetch("health").then((answer) => answer.ok, () => false);
+    setText("model", changed ? "the server has changed: reload this page" : "no connection to the server");
     header.element.querySelector('[data-pill="model"]').dataset.mood = "error";
-  }
-
-  // The choice of a look is kept; Gradio, which follows the system and an address with __theme, has its say before.
-  function setTheme(dark) {
-    document.body.classList.toggle("dark", dark);
-    try { localStorage.setItem("mv-theme", dark ? "dark" : "light"); } catch (error) { /* not allowed here */ }
-    pollSoon();
-  }
-
-  function keptTheme() {
-    try { return location.search.includes("__theme=") ? null : localStorage.getItem("mv-theme"); }
-    catch (error) { return null; }
   }
 
   function startHeader(element, server, trigger) {
     header = { element, server, trigger };
-    if (keptTheme()) document.body.classList.toggle("dark", keptTheme() === "dark");
-    element.querySelector("[data-theme-toggle]").addEventListener("click", () =>
-      setTheme(!document.body.classList.contains("dark")));
+    window.microVLLM.look(element.querySelector("[data-theme-toggle]"), pollSoon);
+    window.microVLLM.follow("chat");
     document.addEventListener("visibilitychange", () => { if (!document.hidden) pollSoon(); });
     pollSoon();
   }
@@ -180,33 +195,5 @@
     pollSoon();
   }
 
-  // ---------------------------------------------------------------- folds and tooltips
-
-  function whenThere(id, then) {
-    const node = document.getElementById(id);
-    if (node) then(node);
-    else requestAnimationFrame(() => whenThere(id, then));
-  }
-
-  function fold(toggle, panel) {
-    whenThere(toggle, (button) => {
-      button.setAttribute("aria-controls", panel);
-      button.setAttribute("aria-expanded", "false");
-      button.addEventListener("click", () => {
-        const opened = button.getAttribute("aria-expanded") !== "true";
-        button.setAttribute("aria-expanded", String(opened));
-        if (opened) button.scrollIntoView({ block: "nearest" });
-      });
-    });
-  }
-
-  function tooltips(texts) {
-    for (const [id, text] of Object.entries(texts)) whenThere(id, (node) => {
-      node.title = text;
-      const field = node.querySelector("input, textarea");
-      if (field) field.setAttribute("aria-description", text);
-    });
-  }
-
-  window.microVLLM = { fold, tooltips, header: startHeader, chart, notes: startNotes };
+  window.microVLLM = Object.assign(window.microVLLM || {}, { header: startHeader, chart, notes: startNotes });
 })();

@@ -150,7 +150,9 @@ class EngineHost:
             loaded = self._load_model(name, progress=self._report)
             engine = self._start_engine(loaded)
         except Exception as error:
-            if not isinstance(error, MicroVLLMError):
+            if isinstance(error, MicroVLLMError):
+                logger.error("could not load %s: %s", name, error)
+            else:
                 logger.exception("loading %s failed", name)
             reason = str(error) if isinstance(error, MicroVLLMError) else f"{type(error).__name__}: {error}"
             with self._lock:

@@ -115,6 +115,7 @@ def build_page(host: EngineHost) -> gr.Blocks:
                     feedback_options=None,
                     latex_delimiters=[],
                     allow_tags=False,
+                    autoscroll=False,  # assets/page.js follows the answer
                     placeholder=WELCOME,
                     examples=[{"text": text} for text in EXAMPLES],
                     group_consecutive_messages=False,

@@ -42,9 +42,11 @@ def build_app(host: EngineHost) -> FastAPI:
         return host.health()
 
     plotly_url = _serve(app, PLOTLY_JS)
-    live_url = _serve(app, ASSETS / "live.js")
+    own = "\n".join(
+        f'<script src="{_serve(app, ASSETS / name)}"></script>' for name in ("page.js", "live.js")
+    )
     head = (
-        f'<script src="{live_url}"></script>\n<script src="{plotly_url}" async></script>\n'
+        f'{own}\n<script src="{plotly_url}" async></script>\n'
         f'<link rel="icon" href="data:image/svg+xml,{quote(ICON)}">'
     )
     page = build_page(host)

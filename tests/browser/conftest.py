@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -21,6 +22,7 @@ CHROMIUM_FLAGS = [
     "--disable-sync",
 ]
 QUIET_CONSOLE = {"log", "info", "debug"}
+OFFLINE_WORDS = re.compile(r"net::ERR_|Failed to fetch|network error|AbortError|Connection errored out")
 
 
 @pytest.fixture(scope="session")
@@ -62,18 +64,33 @@ def served(tiny_model: Path) -> Iterator[RunningPage]:
 
 @pytest.fixture
 def open_tab(chromium) -> Iterator[Callable]:
-    """``open_tab(url)`` -> a Playwright page. At the end: no page error, no console warning, no other host asked."""
+    """``open_tab(url)`` -> a Playwright page. At the end: no page error, no console warning, no other host asked.
+
+    ``expect_offline``: the test cuts the connection (server ends, tab reloads); the words about that are no complaint.
+    """
     contexts, complaints = [], []
 
-    def open_one(url: str, *, width: int = 1440, height: int = 960, query: str = "", **context_options):
-        context = chromium.new_context(viewport={"width": width, "height": height}, **context_options)
+    def open_one(
+        url: str,
+        *,
+        width: int = 1440,
+        height: int = 960,
+        query: str = "",
+        expect_offline: bool = False,
+        **options,
+    ):
+        context = chromium.new_context(viewport={"width": width, "height": height}, **options)
         contexts.append(context)
         tab = context.new_page()
         tab.set_default_timeout(30_000)
         tab.on("pageerror", lambda error: complaints.append(f"page error: {error}"))
         tab.on(
             "console",
-            lambda m: complaints.append(f"{m.type}: {m.text}") if m.type not in QUIET_CONSOLE else None,
+            lambda m: (
+                None
+                if m.type in QUIET_CONSOLE or (expect_offline and OFFLINE_WORDS.search(m.text))
+                else complaints.append(f"{m.type}: {m.text}")
+            ),
         )
         tab.on(
             "request",

@@ -13,7 +13,7 @@ import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from ui.engine_host import EngineHost
 from ui.server import SAMPLE_TRACE, PageServer, build_app
@@ -52,7 +52,7 @@ def page_in_process(
     model: str, *, load: Any = None, pace: float = 0.0, **settings: Any
 ) -> Iterator[RunningPage]:
     """Serve the page from a thread. ``pace`` is the least seconds of an engine step, for tests that interrupt."""
-    port = free_port()
+    port = settings.pop("port", None) or free_port()
     host = EngineHost(Settings(model=model, port=port, **settings), load=load, sample_path=SAMPLE_TRACE)
     server = PageServer(build_app(host), host, "127.0.0.1", port)
     thread = threading.Thread(target=server.run, daemon=True)
@@ -72,13 +72,17 @@ def page_in_process(
 
 
 @contextlib.contextmanager
-def page_as_program(*arguments: str, **environment: str) -> Iterator[tuple[subprocess.Popen, str]]:
-    """``python app.py`` in a process of its own, killed at the end."""
+def page_as_program(
+    *arguments: str, output: IO[str] | None = None, **environment: str
+) -> Iterator[tuple[subprocess.Popen, str]]:
+    """``python app.py`` in a process of its own, killed at the end. ``output``: where its words go."""
     port = free_port()
     process = subprocess.Popen(
         [sys.executable, str(ROOT / "app.py"), *arguments],
         cwd=ROOT,
         env={**os.environ, "GRADIO_SERVER_PORT": str(port), **environment},
+        stdout=output,
+        stderr=output,
     )
     try:
         yield process, f"http://127.0.0.1:{port}/"
@@ -112,3 +116,10 @@ def wait_for_health(url: str, condition: Callable[[dict[str, Any]], bool], secon
                 return health
         assert time.monotonic() < deadline, f"after {seconds} s health is still {health}"
         time.sleep(0.05)
+
+
+def wait_until_ok(url: str, seconds: float = 120) -> dict[str, Any]:
+    """The health once a model serves. Fails at once, with the reason, when it cannot be loaded."""
+    health = wait_for_health(url, lambda health: health["status"] != "loading", seconds)
+    assert health["status"] == "ok", health
+    return health

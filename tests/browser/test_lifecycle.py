@@ -1,0 +1,146 @@
+"""Servers that end, restart or change their model, and tabs that reload, while somebody is in the middle of a chat."""
+
+from __future__ import annotations
+
+import signal
+import time
+
+import pytest
+
+from tests.browser.support.acting import (
+    answer_text,
+    chat_texts,
+    send,
+    set_number,
+    wait_for_answers,
+    wait_for_tokens,
+    wait_until_idle,
+)
+from tests.browser.support.running_page import free_port, page_as_program, page_in_process, wait_until_ok
+
+pytestmark = pytest.mark.browser
+
+
+def test_a_reload_in_the_middle_of_an_answer_aborts_it_and_the_page_is_fresh(served, open_tab):
+    """P21: nobody waits for the answer any more."""
+    tab = open_tab(served.url, expect_offline=True)
+    set_number(tab, "max-tokens", "900")
+    send(tab, "Go on and on")
+    wait_for_tokens(tab, 5)
+    tab.reload()
+    tab.wait_for_selector("#send")
+    served.wait_for(lambda h: h["running"] == 0 and h["free_blocks"] == h["num_blocks"], 15)
+    assert tab.locator("#chat .message").count() == 0
+    set_number(tab, "max-tokens", "6")
+    send(tab, "still there?")
+    assert "length limit" in wait_for_answers(tab, 1)
+
+
+def test_a_restarted_server_meets_a_stale_page_and_the_chat_goes_on(tiny_model, open_tab):
+    """P4, textgen #5837: never a silent wipe."""
+    port = str(free_port())
+    arguments = ("--model", str(tiny_model), "--port", port)
+    with page_as_program(*arguments) as (_, url):
+        url = f"http://127.0.0.1:{port}/"
+        wait_until_ok(url)
+        tab = open_tab(url, expect_offline=True)
+        set_number(tab, "max-tokens", "8")
+        set_number(tab, "temperature", "0")
+        send(tab, "before <b>the</b> restart")
+        wait_for_answers(tab, 1)
+        before = chat_texts(tab)
+    tab.wait_for_function(
+        "document.querySelector('.mv-header').innerText.includes('no connection to the server')"
+    )
+    assert chat_texts(tab) == before
+    with page_as_program(*arguments):
+        wait_until_ok(url)
+        tab.wait_for_function("document.querySelector('.mv-header').innerText.includes('tiny-llama')")
+        send(tab, "after it")
+        wait_for_answers(tab, 2)
+        assert chat_texts(tab)[:2] == before
+        assert tab.locator("#chat .message.user").count() == 2
+        # The engine got the whole chat: two prompts, one answer.
+        meta = tab.locator("#chat .meta").last.inner_text()
+        assert int(meta.split(" of ")[1].split()[0]) > len("before <b>the</b> restart") + len("after it")
+        tab.close()
+
+
+@pytest.mark.parametrize("is_answering", [False, True], ids=["idle", "answering"])
+def test_the_program_ends_quickly_and_quietly_with_a_tab_open(tiny_model, open_tab, tmp_path, is_answering):
+    log = tmp_path / "log"
+    with log.open("w") as out, page_as_program("--model", str(tiny_model), output=out) as (process, url):
+        wait_until_ok(url)
+        tab = open_tab(url, expect_offline=True)
+        if is_answering:
+            set_number(tab, "max-tokens", "900")
+            send(tab, "Go on and on")
+            wait_for_tokens(tab, 5)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 0
+        tab.close()
+    words = log.read_text()
+    assert "Traceback" not in words, words
+    assert "ERROR" not in words, words
+
+
+def test_a_change_of_model_ends_the_answers_of_others_with_a_reason(tiny_model, open_tab):
+    with page_in_process(str(tiny_model), pace=0.05) as page:
+        one = open_tab(page.url)
+        set_number(one, "max-tokens", "900")
+        send(one, "Go on and on")
+        wait_for_tokens(one, 8)
+        old = page.host.engine
+        two = open_tab(page.url)
+        two.click("#model-panel-toggle")
+        two.click("#load-model")
+        page.wait_for(lambda h: page.host.engine is not old, 30)
+        line = wait_for_answers(one, 1)
+        assert "stopped" in line or "broke off" in line
+        assert len(answer_text(one).split("\n")[0]) > 0, "what came so far stays"
+        for tab in (one, two):
+            set_number(tab, "max-tokens", "6")
+            send(tab, "and now?")
+        wait_for_answers(one, 2, "length limit")
+        wait_for_answers(two, 1, "length limit")
+        one.close()
+        two.close()
+
+
+def test_an_error_in_the_middle_of_an_answer_is_told_and_the_next_prompt_works(tiny_model, open_tab):
+    """P17, gradio #10668."""
+    with page_in_process(str(tiny_model), pace=0.05) as page:
+        engine = page.loop.engine
+        execute = engine.executor.execute
+
+        def fail_once(plan):
+            engine.executor.execute = execute
+            raise RuntimeError("the <i>GPU</i> fell off")
+
+        tab = open_tab(page.url)
+        send(tab, "hello")
+        wait_for_tokens(tab, 5)
+        page.loop.call(lambda e: setattr(e.executor, "execute", fail_once))
+        line = wait_for_answers(tab, 1, "failed|broke off")
+        assert "the <i>GPU</i> fell off" in line
+        set_number(tab, "max-tokens", "6")
+        send(tab, "again")
+        assert "length limit" in wait_for_answers(tab, 2)
+        page.loop.check_integrity()
+        tab.close()
+
+
+def test_stop_works_while_the_prompt_is_still_being_read(tiny_model, open_tab):
+    """P1, in the middle of prefill: a slow step for each 256 tokens."""
+    with page_in_process(str(tiny_model), pace=0.6) as page:
+        tab = open_tab(page.url)
+        send(tab, "x" * 900)
+        page.wait_for(lambda h: h["running"] == 1, 10)
+        tab.click("#stop")
+        begun = time.monotonic()
+        page.wait_for(lambda h: h["running"] == 0 and h["free_blocks"] == h["num_blocks"], 5)
+        assert time.monotonic() - begun < 5
+        wait_for_answers(tab, 1, "stopped")
+        wait_until_idle(tab)
+        assert tab.is_enabled("#retry")
+        tab.close()
