@@ -23,7 +23,7 @@ from ui.view import EngineView
 from ui.visitors import Visitors
 
 FRAME_SECONDS = 0.2
-"""Least time between two versions of one figure."""
+"""Least time between two views that figures are made from."""
 _MAX_FIGURES = 96
 _Draw = Callable[[EngineView, Look, Size, frozenset[str]], go.Figure]
 CHARTS: dict[str, _Draw] = {
@@ -44,7 +44,6 @@ class _Frame:
     """The version that ``patch`` starts from; "" for none."""
     stamp: tuple[str, int]
     """(engine, seq) of the view it shows."""
-    made_at: float
     content: dict[str, Any]
     full: bytes
     patch: bytes
@@ -58,6 +57,8 @@ class Live:
         self._visitors = visitors
         self._lock = threading.Lock()
         self._frames: OrderedDict[tuple, _Frame] = OrderedDict()
+        self._view: EngineView | None = None
+        self._view_at = 0.0
         self._start = secrets.token_hex(4)
         self._num_frames = 0
 
@@ -67,13 +68,21 @@ class Live:
         For each chart that has changed: its whole figure, or a patch if the asker holds the version before.
         """
         viewer, look, charts = _checked(ask)
-        view = self._host.view()
+        view = self._current_view()
         parts = [b'"head":' + orjson.dumps(self._head(view))]
         if view is not None:
             mine = self._visitors.mine(viewer)
             figures = [self._figure(view, name, look, size, mine, version) for name, size, version in charts]
             parts.append(b'"charts":{' + b",".join(f for f in figures if f) + b"}")
         return (b"{" + b",".join(parts) + b"}").decode()
+
+    def _current_view(self) -> EngineView | None:
+        """One view for all charts of all tabs, so that they show the same step."""
+        with self._lock:
+            now = time.monotonic()
+            if self._view is None or now - self._view_at >= FRAME_SECONDS:
+                self._view, self._view_at = self._host.view(), now
+            return self._view
 
     # ------------------------------------------------------------ header
 
@@ -118,8 +127,7 @@ class Live:
         stamp = (f"{view.is_sample}:{id(view.info)}", view.seq)
         with self._lock:  # tabs wait for the one that draws, and get its figure
             old = self._frames.get(key)
-            now = time.monotonic()
-            if old is not None and (old.stamp == stamp or now - old.made_at < FRAME_SECONDS):
+            if old is not None and old.stamp == stamp:
                 self._frames.move_to_end(key)
                 return old
             figure = CHARTS[name](view, look, size, mine)
@@ -130,7 +138,6 @@ class Live:
                 version=f"{self._start}-{self._num_frames}",
                 previous=old.version if old else "",
                 stamp=stamp,
-                made_at=now,
                 content=content,
                 full=full,
                 patch=orjson.dumps(changes(old.content, content)) if old else b"",

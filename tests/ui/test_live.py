@@ -169,3 +169,20 @@ def test_changes_are_exact_on_nested_values():
         put(old, path, value)
     assert old == new
     assert changes(new, new) == []
+
+
+def test_all_charts_of_all_tabs_show_the_same_step(host, monkeypatch):
+    """One clock: a chart that only one tab asks for must not run ahead of those that are shared."""
+    monkeypatch.setattr(ui.live, "FRAME_SECONDS", 1000.0)
+    live = Live(host, Visitors())
+    ask(live)
+    for _ in range(5):
+        host.scripted.step()
+    fresh = json.loads(live.poll({"charts": {name: {"w": 600, "h": 300, "version": ""} for name in CHARTS}}))[
+        "charts"
+    ]
+    now = fresh["scheduler-timeline"]["full"]["layout"]["shapes"][0]["x0"]
+    assert fresh["kv-usage"]["full"]["data"][0]["x"][-1] == now == 2
+    assert ask(live)["charts"]["kv-usage"]["full"]["data"][0]["x"][-1] == 2
+    monkeypatch.setattr(ui.live, "FRAME_SECONDS", 0.0)
+    assert ask(live)["charts"]["kv-usage"]["full"]["data"][0]["x"][-1] == 7
