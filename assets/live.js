@@ -6,6 +6,7 @@
   const FAST = 200, CALM = 1000, HIDDEN = 5000, OFFLINE = 3000;
 
   const charts = new Map();   // elem_id -> {box, figure, version, plotted}
+  const panes = new Map();    // name -> {ask, show}
   let header = null;          // {element, server, trigger}
   let notes = null;
   let timer = 0, polling = false, seenState = null, story = null, busyUntil = 0, drawing = 0;
@@ -32,7 +33,12 @@
       if (!window.Plotly || !inView(chart.box)) continue;
       asked[id] = { w: chart.box.clientWidth, h: chart.box.clientHeight, version: chart.version };
     }
-    return { viewer: viewer(), theme: theme(), charts: asked };
+    const panesAsked = {};
+    for (const [name, one] of panes) {
+      const wanted = one.ask();
+      if (wanted != null) panesAsked[name] = wanted;
+    }
+    return { viewer: viewer(), theme: theme(), charts: asked, panes: panesAsked };
   }
 
   async function poll() {
@@ -42,6 +48,7 @@
     try {
       const answer = JSON.parse(await header.server.poll(question()));
       showHead(answer.head);
+      for (const [name, told] of Object.entries(answer.panes || {})) if (told != null) panes.get(name).show(told);
       const begun = performance.now();
       for (const [id, change] of Object.entries(answer.charts || {})) await update(charts.get(id), change);
       // Drawing gets at most a fifth of the time: on a small machine the model wants the same cores.
@@ -162,6 +169,7 @@
   function startHeader(element, server, trigger) {
     header = { element, server, trigger };
     window.microVLLM.look(element.querySelector("[data-theme-toggle]"), pollSoon);
+    window.microVLLM.rooms(element);
     window.microVLLM.follow("chat");
     document.addEventListener("visibilitychange", () => { if (!document.hidden) pollSoon(); });
     pollSoon();
@@ -195,5 +203,12 @@
     pollSoon();
   }
 
-  window.microVLLM = Object.assign(window.microVLLM || {}, { header: startHeader, chart, notes: startNotes });
+  // What a tab asks for besides charts: `ask()` -> JSON or null, `show(answer)` when the server has something new.
+  function pane(name, ask, show) {
+    panes.set(name, { ask, show });
+    pollSoon();
+  }
+
+  window.microVLLM = Object.assign(window.microVLLM || {},
+    { header: startHeader, chart, notes: startNotes, pane, pollSoon });
 })();

@@ -84,5 +84,20 @@
     });
   }
 
-  window.microVLLM = Object.assign(window.microVLLM || {}, { look, fold, tooltips, follow });
+  // ---------------------------------------------------------------- rooms
+
+  // Every room is on the page from the start; the left half says which one is shown.
+  function room(name) {
+    document.getElementById("left").dataset.room = name;
+    for (const button of document.querySelectorAll(".mv-rooms button"))
+      button.setAttribute("aria-pressed", String(button.dataset.room === name));
+    window.dispatchEvent(new CustomEvent("mv:room", { detail: name }));
+  }
+
+  function rooms(header) {
+    for (const button of header.querySelectorAll(".mv-rooms button"))
+      button.addEventListener("click", () => room(button.dataset.room));
+  }
+
+  window.microVLLM = Object.assign(window.microVLLM || {}, { room, rooms, look, fold, tooltips, follow });
 })();

@@ -9,28 +9,24 @@ import secrets
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import orjson
-import plotly.graph_objects as go
 
-from ui.charts import block_map, timeline, usage
+from ui.charts.focus import Focus
+from ui.charts.registry import CHARTS
 from ui.charts.theme import LOOKS, Look, Size
 from ui.engine_host import EngineHost
+from ui.panes import Pane
 from ui.view import EngineView
 from ui.visitors import Visitors
 
 FRAME_SECONDS = 0.2
 """Least time between two views that figures are made from."""
 _MAX_FIGURES = 96
-_Draw = Callable[[EngineView, Look, Size, frozenset[str]], go.Figure]
-CHARTS: dict[str, _Draw] = {
-    "kv-block-map": lambda view, look, size, mine: block_map.figure(view, look, size),
-    "scheduler-timeline": timeline.figure,
-    "kv-usage": lambda view, look, size, mine: usage.figure(view, look, size),
-}
+_FIGURES = {chart.elem_id: chart.figure for chart in CHARTS}
 _MARKS_MINE = {"scheduler-timeline"}
 
 
@@ -52,9 +48,10 @@ class _Frame:
 class Live:
     """What the script of the page asks for, several times a second."""
 
-    def __init__(self, host: EngineHost, visitors: Visitors) -> None:
+    def __init__(self, host: EngineHost, visitors: Visitors, panes: Mapping[str, Pane] | None = None) -> None:
         self._host = host
         self._visitors = visitors
+        self._panes = dict(panes or {})
         self._lock = threading.Lock()
         self._frames: OrderedDict[tuple, _Frame] = OrderedDict()
         self._view: EngineView | None = None
@@ -74,6 +71,15 @@ class Live:
             mine = self._visitors.mine(viewer)
             figures = [self._figure(view, name, look, size, mine, version) for name, size, version in charts]
             parts.append(b'"charts":{' + b",".join(f for f in figures if f) + b"}")
+        panes = ask.get("panes") if isinstance(ask, dict) else None
+        if isinstance(panes, dict):
+            visitor = self._visitors.of_token(viewer)
+            answers = {
+                name: self._panes[name].answer(asked, visitor, view)
+                for name, asked in panes.items()
+                if name in self._panes
+            }
+            parts.append(b'"panes":' + orjson.dumps(answers))
         return (b"{" + b",".join(parts) + b"}").decode()
 
     def _current_view(self) -> EngineView | None:
@@ -130,8 +136,8 @@ class Live:
             if old is not None and old.stamp == stamp:
                 self._frames.move_to_end(key)
                 return old
-            figure = CHARTS[name](view, look, size, mine)
-            full = orjson.dumps(figure.to_plotly_json(), option=orjson.OPT_SERIALIZE_NUMPY)
+            figure = _FIGURES[name](view, look, size, Focus(mine))
+            full = orjson.dumps(figure, option=orjson.OPT_SERIALIZE_NUMPY)
             content = orjson.loads(full)
             self._num_frames += 1
             frame = _Frame(
@@ -185,7 +191,7 @@ def _checked(ask: Any) -> tuple[str, Look, list[tuple[str, Size, str]]]:
     viewer = ask.get("viewer")
     charts = ask.get("charts")
     wanted = []
-    for name in CHARTS:
+    for name in _FIGURES:
         one = charts.get(name) if isinstance(charts, dict) else None
         if isinstance(one, dict):
             size = Size(_bounded(one.get("w"), 240, 2400, 800, 20), _bounded(one.get("h"), 80, 1200, 260, 10))

@@ -30,6 +30,9 @@ ICON = (
     '<rect x="1" y="8" width="6" height="7" fill="#0b7a6b"/>'
     '<rect x="9" y="1" width="6" height="14" fill="#E69F00"/></svg>'
 )
+SCRIPTS = ("page.js", "live.js", "clock.js", "events.js", "chat.js", "tokens.js", "cards.js")
+"""In order: each may use what those before it put into ``window.microVLLM``."""
+STYLES = ("page.css", "panels.css", "chat.css", "tokens.css", "cards.css", "clock.css", "events.css")
 PLOTLY_JS = Path(plotly.__file__).parent / "package_data" / "plotly.min.js"
 
 
@@ -42,16 +45,14 @@ def build_app(host: EngineHost) -> FastAPI:
         return host.health()
 
     plotly_url = _serve(app, PLOTLY_JS)
-    own = "\n".join(
-        f'<script src="{_serve(app, ASSETS / name)}"></script>' for name in ("page.js", "live.js")
-    )
+    own = "\n".join(f'<script src="{_serve(app, ASSETS / name)}"></script>' for name in SCRIPTS)
     head = (
         f'{own}\n<script src="{plotly_url}" async></script>\n'
         f'<link rel="icon" href="data:image/svg+xml,{quote(ICON)}">'
     )
     page = build_page(host)
     page.queue(default_concurrency_limit=None, max_size=None, api_open=False)
-    css = palette_css() + (ASSETS / "page.css").read_text(encoding="utf-8")
+    css = palette_css() + "\n".join((ASSETS / name).read_text(encoding="utf-8") for name in STYLES)
     return gr.mount_gradio_app(
         app,
         page,

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Literal
 
 from micro_vllm.trace import EngineInfo
 
 BlockState = Literal["null", "free", "cached", "used"]
 SpanKind = Literal["waiting", "prefill", "decode"]
+JumpKind = Literal["preempted", "hit", "evicted", "failed"]
+"""What the step cursor can jump to."""
+JUMP_KINDS: tuple[JumpKind, ...] = ("preempted", "hit", "evicted", "failed")
 
 WINDOW_STEPS = 120
 """Engine steps that the charts look back."""
@@ -62,6 +66,18 @@ class Mark:
 
 
 @dataclass(frozen=True, slots=True)
+class RequestTimes:
+    """When things happened to a request, in seconds of the engine's clock (``EngineView.time``); None: not yet."""
+
+    queued: float | None = None
+    admitted: float | None = None
+    """The first time."""
+    first_token: float | None = None
+    last_token: float | None = None
+    finished: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class RequestTrack:
     """One request's life as far as the window shows it."""
 
@@ -74,10 +90,45 @@ class RequestTrack:
     status: Literal["waiting", "running", "done"]
     spans: tuple[Span, ...]
     marks: tuple[Mark, ...]
+    num_cached_tokens: int = 0
+    """Tokens that the prefix cache gave when it was first admitted."""
+    num_preemptions: int = 0
+    priority: int = 0
+    finish_reason: str = ""
+    """stop, length, error or abort; "" while it lives."""
+    times: RequestTimes = field(default_factory=RequestTimes)
+    tables: tuple[tuple[int, ...], ...] = ()
+    """``tables[group][logical index]`` is a block id (0: null block): its own while it lives, the last ones after."""
 
     @property
     def label(self) -> str:
         return request_label(self.arrival)
+
+    @property
+    def num_output_tokens(self) -> int:
+        return self.num_tokens - self.num_prompt_tokens
+
+    @property
+    def queue_time(self) -> float | None:
+        """Seconds until it was first admitted."""
+        return _between(self.times.queued, self.times.admitted)
+
+    @property
+    def ttft(self) -> float | None:
+        """Seconds to the first token."""
+        return _between(self.times.queued, self.times.first_token)
+
+    @property
+    def tpot(self) -> float | None:
+        """Seconds per output token after the first; None with fewer than two."""
+        span = _between(self.times.first_token, self.times.last_token)
+        return (
+            span / (self.num_output_tokens - 1) if span is not None and self.num_output_tokens > 1 else None
+        )
+
+
+def _between(start: float | None, stop: float | None) -> float | None:
+    return stop - start if start is not None and stop is not None else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,10 +142,78 @@ class StepUsage:
     prefix_queries: int
     """Tokens looked up in the prefix cache since the engine started."""
     prefix_hits: int
+    filled_slots: int = 0
+    """Slots of the blocks in use that hold a token; ``used * block_size - filled_slots`` are waste."""
 
     @property
     def hit_rate(self) -> float:
         return self.prefix_hits / self.prefix_queries if self.prefix_queries else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class StepRow:
+    """What one request computed in a step: ``count`` tokens from index ``start``."""
+
+    request_id: str
+    arrival: int
+    phase: Literal["prefill", "decode"]
+    start: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class StepRecord:
+    """One step as it was planned and, once that is over, computed."""
+
+    step: int
+    time: float
+    """When it was planned, in seconds of the engine's clock."""
+    rows: tuple[StepRow, ...]
+    num_tokens: int
+    token_budget: int
+    num_seats: int
+    """Requests in the batch, of at most ``max_num_seqs``."""
+    max_num_seqs: int
+    num_waiting: int
+    stopped_by: str
+    """Why no more was planned: nothing_waits, budget, seats, blocks or preemption."""
+    is_executed: bool = False
+    schedule_seconds: float = 0.0
+    build_seconds: float = 0.0
+    forward_seconds: float = 0.0
+    sample_seconds: float = 0.0
+    num_preempted: int = 0
+    num_evicted: int = 0
+    num_hit_tokens: int = 0
+    error: str = ""
+
+    @property
+    def seconds(self) -> float:
+        return self.schedule_seconds + self.build_seconds + self.forward_seconds + self.sample_seconds
+
+
+@dataclass(frozen=True, slots=True)
+class PrefixNode:
+    """One block content in the prefix cache; nodes form chains from the beginnings of prompts."""
+
+    key: str
+    """``"group:hash"``"""
+    parent: str
+    """Key of the block before it in its chain; "" for a first block. May name a node that was evicted."""
+    group: int
+    depth: int
+    """Index of the block in the prompts that hold it, from 0; of an orphan, as far as it is known."""
+    block_ids: tuple[int, ...]
+    """Blocks that hold it, oldest first."""
+    num_hits: int = 0
+    """How often a later request found it."""
+    last_hit_step: int | None = None
+    owners: tuple[str, ...] = ()
+    """Live requests that hold it now."""
+    first_arrival: int | None = None
+    """The request that computed it."""
+    is_evictable: bool = False
+    """No request holds it: its block is on the free list."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +236,12 @@ class EngineView:
     num_running: int
     num_waiting: int
     is_sample: bool = False
+    time: float = 0.0
+    """Seconds on the engine's clock (monotonic) of the last event it holds."""
+    steps: tuple[StepRecord, ...] = ()
+    """One a step of the window, the newest last."""
+    prefix: tuple[PrefixNode, ...] = ()
+    """The prefix cache, parents before children, in the order in which they were first cached."""
 
     @property
     def num_used(self) -> int:
@@ -129,6 +254,16 @@ class EngineView:
 
     def request(self, request_id: str) -> RequestTrack | None:
         return next((r for r in self.requests if r.request_id == request_id), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Clock:
+    """The steps that the cursor can reach, and where something happened."""
+
+    first_step: int
+    last_step: int
+    marks: Mapping[JumpKind, tuple[int, ...]] = field(default_factory=dict)
+    """Steps, ascending."""
 
 
 def request_label(arrival: int) -> str:

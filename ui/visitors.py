@@ -56,6 +56,11 @@ class Visitors:
                 del self._by_session[session_hash]
                 del self._by_token[visitor.token]
 
+    def of_token(self, token: str) -> Visitor | None:
+        """Whoever holds this token; None for an unknown one."""
+        with self._lock:
+            return self._by_token.get(token)
+
     def mine(self, token: str) -> frozenset[str]:
         """The requests of whoever holds this token; nothing for an unknown one."""
         with self._lock:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.browser.support.acting import send, wait_until_idle
-from ui.controls import FIELDS
+from ui.panels.sampling import FIELDS
 
 pytestmark = pytest.mark.browser
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from micro_vllm.errors import InvalidRequestError
-from ui.controls import (
+from ui.panels.sampling import (
     FIELDS,
     NAMES,
     PRESETS,

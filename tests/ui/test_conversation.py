@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ui.conversation import AnswerFacts, Turn, from_chatbot, meta_line, to_chatbot, to_messages
+from ui.chat.conversation import AnswerFacts, Turn, from_chatbot, meta_line, to_chatbot, to_messages
 from ui.visitors import Visitors
 
 TURNS = (Turn("user", "hi <b>"), Turn("assistant", "yo", (5, 6), "model-a", "<div class='meta'>m</div>"))

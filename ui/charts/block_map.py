@@ -13,10 +13,19 @@ from dataclasses import dataclass
 
 import plotly.graph_objects as go
 
+from ui.charts.focus import NO_FOCUS, Figure, Focus
 from ui.charts.palette import NUM_SLOTS, PAPER, color_slot, readable_on, slot_color
 from ui.charts.theme import LIGHT, MONO, Look, Size, bare_axis, base_layout
 from ui.view import BlockCell, EngineView, RequestTrack
 
+TITLE = "KV block map"
+CAPTION = (
+    "One cell is one block of token slots, filled from below. "
+    '<abbr title="kept for reuse: free, but a later prompt with the same beginning takes it over; '
+    'the longest unused is evicted first">#</abbr> kept for reuse · '
+    '<abbr title="several requests read the same block, because their prompts begin alike">split</abbr> shared · '
+    "outlined just written."
+)
 LABEL_MIN_PX = 15
 """Smallest cell, in pixels, that carries a letter."""
 MAX_STRIPS = 4
@@ -55,7 +64,7 @@ def lay_out(num_blocks: int, size: Size) -> Grid:
     return Grid(columns, rows, min(cell_w, cell_h), air / cell_w, air / cell_h, _NUMBERS_PX / cell_w)
 
 
-def figure(view: EngineView, look: Look = LIGHT, size: Size | None = None) -> go.Figure:
+def figure(view: EngineView, look: Look = LIGHT, size: Size | None = None, focus: Focus = NO_FOCUS) -> Figure:
     size = size or Size()
     grid = lay_out(view.info.num_blocks, size)
     tracks = {track.request_id: track for track in view.requests}
@@ -67,15 +76,15 @@ def figure(view: EngineView, look: Look = LIGHT, size: Size | None = None) -> go
     traces.append(_counts(view, grid, look, show_letters))
     traces.append(_row_numbers(grid, size, look))
     traces += _null(look, grid)
-    return go.Figure(
-        data=traces,
-        layout=base_layout(
+    return {
+        "data": [t.to_plotly_json() for t in traces],
+        "layout": base_layout(
             look,
             margin={"l": 2, "r": 2, "t": 2, "b": 2},
             xaxis=bare_axis(range=[-1 - grid.numbers, grid.columns]),
             yaxis=bare_axis(range=[grid.rows, 0]),
         ),
-    )
+    }
 
 
 # ---------------------------------------------------------------- traces

@@ -10,10 +10,20 @@ from collections.abc import Sequence
 
 import plotly.graph_objects as go
 
+from ui.charts.focus import NO_FOCUS, Figure, Focus
 from ui.charts.palette import mix, request_color
 from ui.charts.theme import LIGHT, MONO, SANS, Look, Size, base_layout, quiet_axis
 from ui.view import WINDOW_STEPS, EngineView, Mark, RequestTrack, Span
 
+TITLE = "Scheduler timeline"
+CAPTION = (
+    "One row a request, one column an engine step. "
+    '<abbr title="prefill: the prompt is read, many tokens in one step">Tall</abbr> prefill · '
+    '<abbr title="decode: one new token a step">low</abbr> decode · thin waiting · '
+    '<abbr title="tokens found in the prefix cache need not be computed">◆</abbr> prefix hit · '
+    '<abbr title="no block was free: its blocks went to another request, it is computed again later">✕</abbr> '
+    "preempted."
+)
 ROW_PX = 15
 """Least height of a row; what does not fit is left out, oldest finished first."""
 _LEFT = 64
@@ -53,8 +63,9 @@ def figure(
     view: EngineView,
     look: Look = LIGHT,
     size: Size | None = None,
-    mine: frozenset[str] = frozenset(),
-) -> go.Figure:
+    focus: Focus = NO_FOCUS,
+) -> Figure:
+    mine = focus.mine
     size = size or Size()
     left, right = step_range(view)
     most = max(4, (size.height - 30) // ROW_PX)
@@ -74,9 +85,9 @@ def figure(
     ]
     # A few requests keep the row height of six: bars do not balloon when only one is there.
     num_rows = max(len(rows), 6)
-    return go.Figure(
-        data=traces,
-        layout=base_layout(
+    return {
+        "data": [t.to_plotly_json() for t in traces],
+        "layout": base_layout(
             look,
             margin={"l": _LEFT, "r": _RIGHT, "t": 4, "b": 22},
             barmode="overlay",
@@ -107,7 +118,7 @@ def figure(
                 }
             ],
         ),
-    )
+    }
 
 
 # ---------------------------------------------------------------- traces

@@ -11,10 +11,16 @@ from collections.abc import Sequence
 
 import plotly.graph_objects as go
 
+from ui.charts.focus import NO_FOCUS, Figure, Focus
 from ui.charts.theme import LIGHT, MONO, SANS, Look, Size, bare_axis, base_layout, quiet_axis
 from ui.charts.timeline import step_range, step_ticks
 from ui.view import EngineView
 
+TITLE = "KV use"
+CAPTION = (
+    "Blocks after each step; the bar is the whole pool. Above: share of looked-up prompt tokens that the "
+    '<abbr title="blocks of earlier prompts and answers that can be used again">prefix cache</abbr> had.'
+)
 _LEFT = 64
 _RIGHT = 118
 _BOTTOM = 22
@@ -37,7 +43,7 @@ def scale_for(peak: int, total: int) -> int:
     return min(scale, total)
 
 
-def figure(view: EngineView, look: Look = LIGHT, size: Size | None = None) -> go.Figure:
+def figure(view: EngineView, look: Look = LIGHT, size: Size | None = None, focus: Focus = NO_FOCUS) -> Figure:
     size = size or Size(height=180)
     steps = [u.step for u in view.usage]
     total = view.info.num_blocks
@@ -57,9 +63,9 @@ def figure(view: EngineView, look: Look = LIGHT, size: Size | None = None) -> go
     plot_w, plot_h = max(size.width - _LEFT - _RIGHT, 120), max(size.height - _BOTTOM - 4, 60)
     stack_right, bar_left = 1 - (_BAR_PX + _WEDGE_PX) / plot_w, 1 - _BAR_PX / plot_w
     left, right = step_range(view)
-    return go.Figure(
-        data=traces,
-        layout=base_layout(
+    return {
+        "data": [t.to_plotly_json() for t in traces],
+        "layout": base_layout(
             look,
             margin={"l": _LEFT, "r": _RIGHT, "t": 4, "b": _BOTTOM},
             xaxis=quiet_axis(
@@ -89,7 +95,7 @@ def figure(view: EngineView, look: Look = LIGHT, size: Size | None = None) -> go
                 _label(_rate_words(now.hit_rate), (_STRIP_BOTTOM + 1) / 2, look, yref="paper"),
             ],
         ),
-    )
+    }
 
 
 # ---------------------------------------------------------------- traces

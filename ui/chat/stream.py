@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator
 from dataclasses import replace
 from typing import Any
 
-from ui.conversation import AnswerFacts, Turn, meta_line, waiting_line
+from ui.chat.conversation import AnswerFacts, Turn, meta_line, waiting_line
 from ui.engine_host import ServingEngine
 
 YIELD_SECONDS = 0.12

@@ -14,9 +14,7 @@ import gradio as gr
 
 from micro_vllm.errors import InvalidRequestError, MicroVLLMError
 from micro_vllm.sampling.params import SamplingParams
-from ui.answer_stream import HEARTBEAT_SECONDS, follow
-from ui.controls import to_params
-from ui.conversation import (
+from ui.chat.conversation import (
     Turn,
     failed_line,
     from_chatbot,
@@ -24,8 +22,10 @@ from ui.conversation import (
     to_messages,
     waiting_line,
 )
+from ui.chat.stream import HEARTBEAT_SECONDS, follow
 from ui.engine_host import EngineHost, ServingEngine
 from ui.markdown import plain
+from ui.panels.sampling import to_params
 from ui.visitors import Visitor, Visitors
 
 logger = logging.getLogger(__name__)

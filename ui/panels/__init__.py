@@ -1,0 +1,1 @@
+"""What folds away below the prompt: sampling, model and engine."""
