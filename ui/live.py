@@ -75,7 +75,7 @@ class Live:
         if isinstance(panes, dict):
             visitor = self._visitors.of_token(viewer)
             answers = {
-                name: self._panes[name].answer(asked, visitor, view)
+                name: self._panes[name].answer(asked, visitor, view, None)
                 for name, asked in panes.items()
                 if name in self._panes
             }

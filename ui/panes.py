@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
+from ui.replay import Replay
 from ui.view import EngineView
 from ui.visitors import Visitor
 
@@ -15,6 +16,12 @@ class Pane(Protocol):
     is answered (None: nothing new) is given to ``show``. ``ask`` comes from any client: check it.
     """
 
-    def answer(self, ask: Any, visitor: Visitor | None, view: EngineView | None) -> Any:
-        """JSON values for the viewer, from what they may see; ``visitor`` is None for an unknown token."""
+    def answer(
+        self, ask: Any, visitor: Visitor | None, view: EngineView | None, replay: Replay | None
+    ) -> Any:
+        """JSON values for the viewer, from what they may see; ``visitor`` is None for an unknown token.
+
+        ``view`` is the step at which this tab's cursor stands, ``replay`` the story it looks at: the engine's, the
+        sample's, or that of a file it opened. Both are None when there is nothing to show yet.
+        """
         ...

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ui.admission import Admission
+from ui.replay import Replay
 from ui.tokens.store import TokenStore
 from ui.view import EngineView
 from ui.visitors import Visitor
@@ -17,5 +18,7 @@ class Runs:
         self._admission = admission
         self._tokens = tokens
 
-    def answer(self, ask: Any, visitor: Visitor | None, view: EngineView | None) -> Any:
+    def answer(
+        self, ask: Any, visitor: Visitor | None, view: EngineView | None, replay: Replay | None
+    ) -> Any:
         return None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ui.engine_host import ServingEngine
+from ui.replay import Replay
 from ui.view import EngineView
 from ui.visitors import Visitor
 
@@ -15,5 +16,7 @@ class TokenStore:
     def update(self, visitor: Visitor, engine: ServingEngine, output: Any) -> None:
         """``output``: the newest RequestOutput of one of the visitor's requests."""
 
-    def answer(self, ask: Any, visitor: Visitor | None, view: EngineView | None) -> Any:
+    def answer(
+        self, ask: Any, visitor: Visitor | None, view: EngineView | None, replay: Replay | None
+    ) -> Any:
         return None
