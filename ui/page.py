@@ -17,6 +17,7 @@ from ui.context import PageContext
 from ui.engine_host import EngineHost
 from ui.event_table import build_event_table
 from ui.fold import fold
+from ui.help_sheet import build_help_sheet
 from ui.live import Live
 from ui.panels.engine import build_engine_panel
 from ui.panels.model import ModelPanel, build_model_panel
@@ -54,9 +55,10 @@ HEADER = """
     </span>
   </div>
   <nav class="mv-rooms" aria-label="rooms">$rooms</nav>
-  <button class="mv-icon" type="button" data-help-toggle title="keyboard shortcuts (?)"
+  <button class="mv-icon" type="button" id="help-toggle" title="keyboard shortcuts (?)"
     aria-label="keyboard shortcuts">?</button>
-  <button class="mv-icon" type="button" data-theme-toggle title="light or dark" aria-label="light or dark">◐</button>
+  <button class="mv-icon" type="button" id="theme-toggle" data-theme-toggle title="light or dark (d)"
+    aria-label="light or dark">◐</button>
 </header>
 """
 SAMPLE_NOTE = """
@@ -85,6 +87,7 @@ def build_page(host: EngineHost) -> gr.Blocks:
             apply_default_css=False,
             elem_id="header",
         )
+        build_help_sheet()
         viewer = gr.HTML("", visible="hidden", elem_id="viewer")
         with gr.Row(elem_id="main", equal_height=False):
             with gr.Column(scale=2, min_width=320, elem_id="left"):

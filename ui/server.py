@@ -30,7 +30,7 @@ ICON = (
     '<rect x="1" y="8" width="6" height="7" fill="#0b7a6b"/>'
     '<rect x="9" y="1" width="6" height="14" fill="#E69F00"/></svg>'
 )
-SCRIPTS = ("page.js", "live.js", "clock.js", "events.js", "chat.js", "tokens.js", "cards.js")
+SCRIPTS = ("page.js", "shortcuts.js", "live.js", "clock.js", "events.js", "chat.js", "tokens.js", "cards.js")
 """In order: each may use what those before it put into ``window.microVLLM``."""
 STYLES = ("page.css", "panels.css", "chat.css", "tokens.css", "cards.css", "clock.css", "events.css")
 PLOTLY_JS = Path(plotly.__file__).parent / "package_data" / "plotly.min.js"
