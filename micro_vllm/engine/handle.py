@@ -34,9 +34,12 @@ class RequestHandle:
             self._latest = output
             self._changed()
 
-    def fail(self, error: BaseException) -> None:
+    def fail(self, error: BaseException, output: RequestOutput | None = None) -> None:
+        """Readers get ``error``; ``output`` is all that came before it, for who asks for ``latest``."""
         with self._condition:
             self._error = error
+            if output is not None:
+                self._latest = output
             self._changed()
 
     def _changed(self) -> None:

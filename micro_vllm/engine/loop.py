@@ -39,6 +39,7 @@ class EngineLoop:
         self._single_steps = 0
         self._pace = 0.0
         self._closing = False
+        self._close_reason = ""
         self._stats = engine.stats()
         self._thread = threading.Thread(target=self._run, name=f"{engine.engine_id}-loop", daemon=True)
         self._thread.start()
@@ -153,9 +154,14 @@ class EngineLoop:
         """Raises IntegrityError; runs between two steps."""
         self.call(Engine.check_integrity)
 
-    def close(self, timeout: float = 30.0) -> None:
-        """Abort everything, stop the thread after the step in progress, and close the engine."""
+    def close(self, timeout: float = 30.0, *, reason: str = "") -> None:
+        """Abort everything, stop the thread after the step in progress, and close the engine.
+
+        With a ``reason``, who waits for an output gets it as an EngineClosedError: nobody asked for that end.
+        """
         with self._condition:
+            if not self._closing:
+                self._close_reason = reason
             self._closing = True
             self._condition.notify_all()
         if threading.current_thread() is not self._thread:
@@ -171,7 +177,7 @@ class EngineLoop:
 
     def _check_open(self) -> None:
         if self._closing:
-            raise EngineClosedError("the engine loop is closed; start a new one.")
+            raise EngineClosedError(self._close_reason or "the engine loop is closed; start a new one.")
 
     def _post(self, command: Callable[[], None]) -> None:
         with self._condition:
@@ -259,9 +265,16 @@ class EngineLoop:
         try:
             for command in commands:
                 command()
-            self._publish(self.engine.abort(list(self.engine.scheduler.requests)))
+            outputs = self.engine.abort(list(self.engine.scheduler.requests))
+            if self._close_reason:
+                for output in outputs:
+                    if handle := self._handles.pop(output.request_id, None):
+                        handle.fail(EngineClosedError(self._close_reason), output)
+            else:
+                self._publish(outputs)
             self.engine.close()
             self._stats = self.engine.stats()
         finally:
+            reason = self._close_reason or "the engine loop was closed while this request waited."
             for handle in list(self._handles.values()):
-                handle.fail(EngineClosedError("the engine loop was closed while this request waited."))
+                handle.fail(EngineClosedError(reason))

@@ -30,6 +30,7 @@ __all__ = [
     "ResolvedModel",
     "WheelSource",
     "catalogue",
+    "find_here",
     "model_state",
     "resolve_model",
 ]
@@ -147,9 +148,14 @@ def model_state(
     entry: CatalogueEntry, *, cache_dir: str | Path | None = None
 ) -> Literal["here", "to download"]:
     """Whether :func:`resolve_model` would need the network for this entry."""
+    return "here" if find_here(entry, cache_dir=cache_dir) else "to download"
+
+
+def find_here(entry: CatalogueEntry, *, cache_dir: str | Path | None = None) -> ResolvedModel | None:
+    """What :func:`resolve_model` would give without the network; None if it had to fetch."""
     cache = ModelCache(cache_dir)
-    here = any(_look_up(entry.name, source, cache) for source in entry.sources)
-    return "here" if here else "to download"
+    found = (_look_up(entry.name, source, cache) for source in entry.sources)
+    return next((one for one in found if one is not None), None)
 
 
 def resolve_model(

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+import threading
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
 from micro_vllm.config import DTYPES
 from micro_vllm.errors import ConfigError
 from micro_vllm.model_loader.default import ModelFolder, check_model_folder, iter_weights
+from micro_vllm.model_loader.fetch import FetchMonitor, ProgressCallback
 from micro_vllm.models.config import CONFIG_FILE, ModelConfig
 from micro_vllm.models.decoder import DecoderForCausalLM
 from micro_vllm.models.registry import get_model_class
@@ -49,13 +52,15 @@ def load_model(
     device: torch.device | str = "cpu",
     skip_tokenizer_init: bool = False,
     prepack: bool = True,
-    progress: Callable[..., Any] | None = None,
+    progress: ProgressCallback | None = None,
+    cancel: threading.Event | None = None,
 ) -> LoadedModel:
     """Load a local folder, a catalogue name or a Hub id.
 
     ``dtype="auto"`` takes what config.json names, or else the dtype of the weights; float16 becomes
     float32 on CPU, where float16 arithmetic is slow. ``prepack=False`` leaves bfloat16 weights as the
-    file has them, instead of in the layout of the CPU's kernels. ``progress`` goes to the catalogue, which may fetch.
+    file has them, instead of in the layout of the CPU's kernels. ``progress`` hears of every stage, in this thread:
+    the catalogue may fetch, and weights take a while to be read. ``cancel`` may be set from another thread.
 
     Raises:
         ModelNotFoundError: no source has the model.
@@ -63,8 +68,9 @@ def load_model(
         ModelLoadError: the folder is broken; the message names file and tensor. All of this is
             found before memory for weights is spent.
         ConfigError: ``dtype`` is unknown.
+        FetchCancelledError: cancelled; nothing is left behind.
     """
-    name, path, badge = _resolve(name_or_path, progress)
+    name, path, badge = _resolve(name_or_path, progress, cancel)
     folder = check_model_folder(path)
     config = ModelConfig.from_hf(
         folder.config, folder.generation_config, source=str(folder.path / CONFIG_FILE)
@@ -78,7 +84,9 @@ def load_model(
 
         tokenizer = Tokenizer.from_folder(folder.path)
     model = model_class(config, chosen, device)
-    model.load_weights(iter_weights(folder.path))
+    monitor = FetchMonitor(name, progress, cancel)
+    model.load_weights(_watched(folder, monitor))
+    monitor.check_cancelled()
     if prepack:
         model.prepack()
     return LoadedModel(
@@ -124,13 +132,23 @@ def _check_weights(model_class: type[DecoderForCausalLM], config: ModelConfig, f
     )
 
 
+def _watched(folder: ModelFolder, monitor: FetchMonitor) -> Iterator[tuple[str, torch.Tensor]]:
+    """The folder's tensors; the monitor hears how many bytes of them were passed on, and may stop it."""
+    total = sum(math.prod(info.shape) * info.dtype.itemsize for info in folder.tensors.values())
+    done = 0
+    for name, tensor in iter_weights(folder.path):
+        monitor.report("Reading weights", done, total)
+        yield name, tensor
+        done += tensor.nbytes
+
+
 def _resolve(
-    name_or_path: str | Path, progress: Callable[..., Any] | None
+    name_or_path: str | Path, progress: ProgressCallback | None, cancel: threading.Event | None
 ) -> tuple[str, Path, str]:  # name, folder, badge
     path = Path(name_or_path)
     if isinstance(name_or_path, Path) or path.is_dir():
         return path.name or str(path.resolve().name), path, LOCAL_BADGE
     from micro_vllm.model_loader.catalogue import resolve_model
 
-    resolved = resolve_model(name_or_path, progress=progress)
+    resolved = resolve_model(name_or_path, progress=progress, cancel=cancel)
     return resolved.name, Path(resolved.path), resolved.badge

@@ -45,6 +45,7 @@ UI_MAY_IMPORT = {
     "config",
     "errors",
     "model_loader",
+    "attention.operators.registry",  # names only: needs no torch
 }
 
 

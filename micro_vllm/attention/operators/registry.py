@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from importlib import import_module
+from typing import TYPE_CHECKING
 
-from micro_vllm.attention.operators.base import AttentionOperator
 from micro_vllm.errors import ConfigError
+
+if TYPE_CHECKING:  # who only asks for names needs no torch
+    from micro_vllm.attention.operators.base import AttentionOperator
 
 DEFAULT_OPERATOR = "sdpa"
 """What ``attention="auto"`` means."""
