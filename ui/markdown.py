@@ -6,8 +6,11 @@ that). A prompt is shown exactly as typed.
 
 from __future__ import annotations
 
-import html
 import re
+
+from ui.render.plain import plain
+
+__all__ = ["answer_markdown", "as_typed", "plain"]
 
 _FENCE = re.compile(r"^ {0,3}(`{3,}|~{3,})")
 _TICKS = re.compile(r"`+")
@@ -95,8 +98,3 @@ def _escape(text: str) -> str:
     # Four spaces in front would make a code block of a line that may hold what was escaped here.
     escaped = text.replace("&", "&amp;").replace("<", "&lt;")
     return re.sub(r"(?m)^(?: {4,}|\t+)(?=\S)", lambda m: "   ", escaped)
-
-
-def plain(text: str) -> str:
-    """For error messages, which Gradio shows as HTML."""
-    return html.escape(text).replace("\n", "<br>")

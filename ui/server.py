@@ -32,7 +32,7 @@ ICON = (
 )
 SCRIPTS = ("page.js", "shortcuts.js", "live.js", "clock.js", "events.js", "chat.js", "tokens.js", "cards.js")
 """In order: each may use what those before it put into ``window.microVLLM``."""
-STYLES = ("page.css", "panels.css", "chat.css", "tokens.css", "cards.css", "clock.css", "events.css")
+STYLES = ("page.css", "render.css", "panels.css", "chat.css", "tokens.css", "cards.css", "clock.css", "events.css")
 PLOTLY_JS = Path(plotly.__file__).parent / "package_data" / "plotly.min.js"
 
 
