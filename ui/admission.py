@@ -11,6 +11,10 @@ from ui.engine_host import EngineHost, ServingEngine
 from ui.visitors import Visitor, Visitors
 
 
+class BusyError(InvalidRequestError):
+    """Nothing is wrong with the request, but too much is going on: it may be sent as soon as something has ended."""
+
+
 class Admission:
     """One for the page. Every room that sends requests does it here, so that the limits hold for all of them."""
 
@@ -49,17 +53,18 @@ class Admission:
 
         Raises:
             InvalidRequestError: with the number, the limit and what to do; nothing was queued.
+            BusyError: the same, where waiting is enough.
         """
         limits = self._limits
         if limits.max_requests_per_visitor is not None:
             live = len(self._visitors.live(visitor))
             if live >= limits.max_requests_per_visitor:
-                raise InvalidRequestError(
+                raise BusyError(
                     f"{live} of your answers are still being written; this shared server allows "
                     f"{limits.max_requests_per_visitor} at a time. Wait for one or press Stop."
                 )
         if limits.max_waiting is not None and self._num_waiting(engine) >= limits.max_waiting:
-            raise InvalidRequestError(
+            raise BusyError(
                 f"{limits.max_waiting} requests are waiting already, as many as this shared server queues. "
                 "Try again in a moment."
             )
@@ -80,6 +85,10 @@ class Admission:
         self._visitors.end(visitor, handle.request_id)
         if not handle.finished:
             self.abort([handle.request_id])
+
+    def has_left(self, visitor: Visitor) -> bool:
+        """The tab is closed: nothing more is to be done for it."""
+        return self._visitors.of_token(visitor.token) is not visitor
 
     def abort(self, request_ids: Sequence[str]) -> None:
         engine = self._host.engine
