@@ -1,0 +1,65 @@
+"""Numbers as people read them, and words that fit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+CHAR_PX = 6.1
+"""Width of a character at the size of a headline, on average."""
+
+
+def longest_that_fits(wordings: Sequence[str], px: float, char_px: float = CHAR_PX) -> str:
+    """The first of ``wordings`` (the longest first) that has room, else the last; tags take none."""
+    return next((text for text in wordings if visible_length(text) * char_px <= px), wordings[-1])
+
+
+def visible_length(text: str) -> int:
+    """Characters outside of tags."""
+    count, is_tag = 0, False
+    for char in text:
+        is_tag = char == "<" or (is_tag and char != ">")
+        count += not is_tag and char != ">"
+    return count
+
+
+def duration(seconds: float) -> str:
+    """With a unit, to three digits at most: 0.4 ms, 27 ms, 1.25 s, 38 s, 2 min 5 s."""
+    if seconds < 0.00995:
+        return f"{1000 * seconds:.1f} ms"
+    if seconds < 0.9995:
+        return f"{1000 * seconds:.0f} ms"
+    if seconds < 9.995:
+        return f"{seconds:.2f} s"
+    if seconds < 119.5:
+        return f"{seconds:.0f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest} s"
+
+
+def percent(share: float) -> str:
+    """0.6 %, 41 %: one digit after the point below ten."""
+    value = 100 * share
+    return f"{value:.1f} %" if 0 < value < 9.95 else f"{value:.0f} %"
+
+
+def round_up(value: float) -> float:
+    """The next of 1, 2, 5, 10, 20, ... (or 0.5, 0.2, ...): an axis that grows in steps stays still in between."""
+    step = 1e-6
+    while True:
+        for digit in (1, 2, 5):
+            if value <= digit * step * (1 + 1e-9):
+                return round(digit * step, 6)
+        step *= 10
+
+
+def power_of_two(value: float, least: int) -> int:
+    """The smallest of least, 2 least, 4 least, ... that is not below ``value``."""
+    top = least
+    while top < value:
+        top *= 2
+    return top
+
+
+def counted(number: int, thing: str) -> str:
+    """1 block, 2 blocks."""
+    return f"{number:,} {thing}{'' if number == 1 else 's'}"
