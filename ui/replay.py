@@ -1,330 +1,237 @@
-"""Folds trace events to an immutable EngineView: ``micro_vllm.trace.Fold`` knows the state, this adds the story.
-
-The state (tables, refcounts, queues) comes from Fold and from nowhere else. What Fold forgets, because it is past, is
-kept here for the window of the charts: what each request did in which step, and how full the pool was.
-"""
+"""Time travel: follows a trace, live or from a file, and shows the engine after any step that is still held."""
 
 from __future__ import annotations
 
 import threading
-from collections import deque
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from collections import OrderedDict
+from collections.abc import Iterable
+from pathlib import Path
 
-from micro_vllm.trace import (
-    EngineStarted,
-    Fold,
-    PrefixLookup,
-    RequestAborted,
-    RequestFinished,
-    RequestPreempted,
-    RequestQueued,
-    Snapshot,
-    StepExecuted,
-    StepPlanned,
-    TraceEvent,
-)
-from ui.view import (
-    WINDOW_STEPS,
-    BlockCell,
-    BlockState,
-    EngineView,
-    Mark,
-    Owner,
-    RequestTrack,
-    Span,
-    SpanKind,
-    StepUsage,
-)
+from micro_vllm.errors import TraceFileError, TraceLawError
+from micro_vllm.trace import EngineStarted, TraceEvent
+from ui.event_list import EventList, EventSource
+from ui.story import Story
+from ui.tape import Tape, last_seq, num_until, requests_of
+from ui.view import Clock, EngineView, JumpKind
 
+__all__ = ["EventList", "EventSource", "Replay", "open_trace", "requests_of"]
 
-class EventSource(Protocol):
-    """A TraceLog, or anything that answers like it."""
-
-    def since(self, seq: int = -1) -> Sequence[TraceEvent]: ...
-
-
-@dataclass
-class _Track:
-    arrival: int
-    num_prompt_tokens: int
-    num_tokens: int
-    num_computed_tokens: int = 0
-    status: Literal["waiting", "running", "done"] = "waiting"
-    spans: list[Span] = field(default_factory=list)
-    marks: list[Mark] = field(default_factory=list)
-    last_step: int = 0
-    waits_since: int | None = None
-
-    def extend(self, kind: SpanKind, step: int, tokens: int) -> None:
-        """Add ``step``; decodes in a row make one span, each prefill chunk stays its own."""
-        self.end_waiting(step)
-        last = self.spans[-1] if self.spans else None
-        if kind == "decode" and last and last.kind == "decode" and last.stop == step:
-            self.spans[-1] = Span(kind, last.start, step + 1, last.tokens + tokens)
-        else:
-            self.spans.append(Span(kind, step, step + 1, tokens))
-        self.last_step = step
-
-    def end_waiting(self, step: int) -> None:
-        if self.waits_since is not None and step > self.waits_since:
-            self.spans.append(Span("waiting", self.waits_since, step))
-        self.waits_since = None
-
-    def forget_before(self, step: int) -> None:
-        if self.spans and self.spans[0].stop <= step:
-            self.spans = [span for span in self.spans if span.stop > step]
-        if self.marks and self.marks[0].step < step:
-            self.marks = [mark for mark in self.marks if mark.step >= step]
+_VIEWS_KEPT = 8
 
 
 class Replay:
-    """Feed it events in order (``apply`` / ``follow``) and ask for ``view()``. Any thread may ask."""
+    """Any thread may ask. Whatever is asked catches up with the source first.
 
-    def __init__(self, *, is_sample: bool = False) -> None:
+    Args:
+        source: a TraceLog or an EventList; ``follow`` may give it later.
+        is_sample: the views say that they are of the recorded sample.
+        title: what is replayed, as the page calls it.
+        keyframe_events: events between two keyframes; by default it depends on the pool.
+
+    Raises TraceFileError for an EventList whose events do not fit together.
+    """
+
+    def __init__(
+        self,
+        source: EventSource | None = None,
+        *,
+        is_sample: bool = False,
+        title: str = "",
+        keyframe_events: int | None = None,
+    ) -> None:
         self.is_sample = is_sample
+        self.title = title
+        self.num_folded = 0
+        """Events folded again for past steps: what time travel has cost."""
+        self._source = source
+        self._keyframe_events = keyframe_events
         self._lock = threading.Lock()
-        self._reset()
-
-    def _reset(self) -> None:
-        self._fold = Fold()
-        self._tracks: dict[str, _Track] = {}
-        self._usage: deque[StepUsage] = deque(maxlen=WINDOW_STEPS)
-        self._rows: StepPlanned | None = None
-        self._written: frozenset[int] = frozenset()
-        self._executed_step = 0
-        self._peak_blocks = 0
-        self._view: EngineView | None = None
+        self._tape = Tape(keyframe_events)
+        self._clock: Clock | None = None
+        self._travel = _Travel()
+        if source is not None:
+            with self._lock:
+                self._catch_up()
 
     # ------------------------------------------------------------ feeding
 
     def follow(self, source: EventSource) -> EngineView | None:
         """Catch up with ``source``; the newest view, or None while it has not even started."""
         with self._lock:
-            seq = -1 if self._fold.last_seq is None else self._fold.last_seq
-            events = source.since(seq)
-            if events and self._has_gap(events[0]):
-                self._reset()  # events were dropped while nobody looked: fold on from the oldest Snapshot held
-            self._apply_all(events)
-            return self._current()
+            if source is not self._source:
+                self._source = source
+                self._change_tape()
+            self._catch_up()
+            return self._tape.newest.view(is_sample=self.is_sample)
 
     def apply(self, events: Iterable[TraceEvent]) -> None:
+        """Feed events by hand, in order."""
         with self._lock:
-            self._apply_all(events)
+            for event in events:
+                self._take(event)
 
-    def view(self) -> EngineView | None:
-        """The state after the last event fed; None before the first EngineStarted or Snapshot."""
-        with self._lock:
-            return self._current()
+    def _catch_up(self) -> None:
+        ends = self._source.ends() if self._source is not None else None
+        if self._source is None or ends is None:
+            return
+        held = self._tape.events
+        if held and held[-1].engine == ends[1].engine:
+            seq = held[-1].seq
+            events = self._source.since(seq)
+            if events and events[0].seq != seq + 1:
+                # Events were dropped while nobody looked: go on from the Snapshot that comes first now.
+                self._change_tape(self._tape.lives)
+        else:  # the first events, or another engine writes here now, and numbers its events anew
+            self._change_tape()
+            events = [event for event in self._source.since() if event.engine == ends[1].engine]
+        for event in events:
+            self._take(event)
+        held = self._tape.events
+        if held:
+            index = ends[0].seq - held[0].seq
+            if 0 < index < len(held) and held[index] is ends[0]:
+                self._tape.forget_before(ends[0])
+                self._clock = None
 
-    def arrival_of(self, request_id: str) -> int | None:
-        """Number of a request that the window still holds: its label and colour follow from it."""
-        with self._lock:
-            track = self._tracks.get(request_id)
-            return track.arrival if track else None
+    def _take(self, event: TraceEvent) -> None:
+        if isinstance(event, EngineStarted) and self._tape.events:
+            self._change_tape()
+        try:
+            self._tape.append(event)
+        except (LookupError, ValueError, TraceLawError) as error:
+            raise self._misfit(event, error) from error
+        self._clock = None
+
+    def _change_tape(self, lives: dict | None = None) -> None:
+        self._tape = Tape(self._keyframe_events)
+        self._tape.lives = lives or {}
+        self._clock = None
+
+    def _misfit(self, event: TraceEvent, error: Exception) -> Exception:
+        is_law = isinstance(error, TraceLawError)
+        reason = str(error) if is_law else f"it speaks of something that is not there ({error})"
+        story = f"{self.title or 'the trace'}: event {event.seq} ({event.kind}, step {event.step})"
+        words = f"{story} does not fit what came before it: {reason}."
+        if isinstance(self._source, EventList):
+            return TraceFileError(f"{words} The file was cut or changed; save the trace again.")
+        return TraceLawError(words)
+
+    # ------------------------------------------------------------ reading
 
     @property
     def has_steps(self) -> bool:
-        """Whether the engine has computed anything yet."""
-        return self._executed_step > 0
+        """Whether the engine has computed anything yet, as far as was followed."""
+        return self._tape.newest.executed_step > 0
 
-    def _has_gap(self, first: TraceEvent) -> bool:
-        last = self._fold.last_seq
-        return last is not None and first.seq != last + 1 and not isinstance(first, EngineStarted)
+    def arrival_of(self, request_id: str) -> int | None:
+        """Number of a request: its label and colour follow from it. Known of the newest 10,000 requests."""
+        with self._lock:
+            if request_id not in self._tape.lives:
+                self._catch_up()
+            life = self._tape.lives.get(request_id)
+            return life.arrival if life else None
 
-    def _apply_all(self, events: Iterable[TraceEvent]) -> None:
-        for event in events:
-            if isinstance(event, EngineStarted):
-                self._reset()
-            if self._fold.info is not None and event.step > self._fold.step:
-                self._close_step()
-            late = self._fold.info is None
-            self._fold.apply(event)
-            if self._fold.info is None:
-                continue
-            if late and isinstance(event, Snapshot):
-                self._restore(event)
-            self._tell(event)
-            self._view = None
+    def clock(self) -> Clock | None:
+        """The steps that can be reached; None before the engine started."""
+        with self._lock:
+            self._catch_up()
+            if self._clock is None and self._tape.events:
+                self._clock = self._tape.clock()
+            return self._clock
 
-    # ------------------------------------------------------------ the story
+    def jump(self, kind: JumpKind, step: int, direction: int) -> int | None:
+        """The nearest step after (``direction`` 1) or before (-1) ``step`` where this happened."""
+        clock = self.clock()
+        steps = clock.marks[kind] if clock else ()
+        if direction > 0:
+            return next((mark for mark in steps if mark > step), None)
+        return next((mark for mark in reversed(steps) if mark < step), None)
 
-    def _restore(self, event: Snapshot) -> None:
-        self._executed_step = event.step
-        for request_id, r in event.state.requests.items():
-            track = _Track(r.arrival, r.num_prompt_tokens, r.num_tokens, r.num_computed_tokens, r.status)
-            track.last_step = event.step
-            if r.status == "waiting":
-                track.waits_since = event.step
-            self._tracks[request_id] = track
+    def view(self, step: int | None = None) -> EngineView | None:
+        """The state after ``step``: all events that carry it or an earlier one; None: after the newest event.
 
-    def _tell(self, event: TraceEvent) -> None:
-        match event:
-            case RequestQueued():
-                track = _Track(event.arrival, event.num_prompt_tokens, event.num_prompt_tokens)
-                track.waits_since = track.last_step = event.step
-                self._tracks[event.request_id] = track
-            case PrefixLookup() if event.num_hit_tokens:
-                self._mark(event, "hit", event.num_hit_tokens)
-            case RequestPreempted():
-                self._mark(event, "preempted", event.num_computed_tokens)
-                self._tracks[event.request_id].waits_since = event.step
-            case RequestAborted():
-                self._end(event, "aborted")
-            case RequestFinished():
-                self._end(event, "failed" if event.reason == "error" else "finished", event.reason)
-            case StepPlanned():
-                self._rows = event
-            case StepExecuted() if self._rows is not None:
-                self._executed_step = event.step
-                for row in self._rows.rows:
-                    if row.request_id in self._tracks:
-                        self._tracks[row.request_id].extend(row.phase, event.step, row.count)
-                self._written = self._blocks_of_rows(self._rows)
-            case _:
-                pass
+        For a step that is not held, the nearest one that is. None before the first EngineStarted or Snapshot.
+        """
+        with self._lock:
+            self._catch_up()
+            tape = self._tape
+            if step is None or not tape.events:
+                return tape.newest.view(is_sample=self.is_sample)
+            seq = tape.seq_after(min(max(step, tape.first_step), tape.last_step))
+            if seq == tape.events[-1].seq:
+                return tape.newest.view(is_sample=self.is_sample)
+            reel = tape.reel()
+        travel = self._travel
+        with travel.lock:  # not the lock above: nobody who follows waits for someone who travels
+            if travel.tape is not tape:
+                travel.start(tape)
+            if seq in travel.views:
+                travel.views.move_to_end(seq)
+                return travel.views[seq]
+            story, base = travel.story, reel.base(seq)
+            if story is None or not last_seq(base) <= last_seq(story) <= seq:
+                story = travel.story = base.copy()  # else walk on from where the last traveller stands
+            self.num_folded += reel.play(story, seq)
+            view = story.view(is_sample=self.is_sample)
+            assert view is not None
+            travel.keep(seq, view)
+            return view
 
-    def _mark(
-        self, event: RequestPreempted | PrefixLookup, kind: Literal["hit", "preempted"], n: int
-    ) -> None:
-        track = self._tracks[event.request_id]
-        track.marks.append(Mark(kind, event.step, n))
-        track.last_step = event.step
-
-    def _end(
+    def events(
         self,
-        event: RequestFinished | RequestAborted,
-        kind: Literal["finished", "aborted", "failed"],
-        text: str = "",
-    ) -> None:
-        track = self._tracks[event.request_id]
-        track.end_waiting(event.step)
-        # An abort between two steps carries the number of the next one: draw it where the bar ends.
-        step = min(event.step, track.spans[-1].stop - 1) if track.spans else event.step
-        track.marks.append(Mark(kind, step, event.num_output_tokens, text))
-        track.status = "done"
-        track.num_tokens = track.num_computed_tokens = event.num_prompt_tokens + event.num_output_tokens
-        track.last_step = event.step
+        *,
+        until: int | None = None,
+        kinds: frozenset[str] | None = None,
+        request_id: str | None = None,
+        limit: int = 200,
+    ) -> list[TraceEvent]:
+        """Newest first: events up to step ``until``, of these kinds, that speak of this request.
 
-    def _blocks_of_rows(self, plan: StepPlanned) -> frozenset[int]:
-        """Blocks that the rows of a step wrote. Asked at StepExecuted: later its finished requests are gone."""
-        assert self._fold.info is not None
-        size = self._fold.info.block_size
-        written: set[int] = set()
-        for row in plan.rows:
-            request = self._fold.requests.get(row.request_id)
-            for table in request.tables if request else ():
-                written.update(table[row.start // size : (row.start + row.count - 1) // size + 1])
-        written.discard(0)
-        return frozenset(written)
+        They are as the engine told them: token ids are for their owner's eyes only.
+        """
+        with self._lock:
+            self._catch_up()
+            events = self._tape.events
+            start, stop = 0, len(events) if until is None else num_until(events, until)
+            life = self._tape.lives.get(request_id) if request_id is not None else None
+            if life is not None and events:
+                start = max(0, life.first_seq - events[0].seq)
+                if life.last_seq is not None:
+                    stop = min(stop, life.last_seq - events[0].seq + 1)
+        found: list[TraceEvent] = []
+        for index in range(stop - 1, start - 1, -1):
+            if len(found) >= limit:
+                break
+            event = events[index]
+            if (
+                (kinds is None or event.kind in kinds)
+                and (request_id is None or request_id in requests_of(event))
+                and type(event) is not TraceEvent  # of a kind that is not known here
+            ):
+                found.append(event)
+        return found
 
-    def _close_step(self) -> None:
-        """All events of the step are in: note the pool, and forget what the window no longer shows."""
-        if self._executed_step and (not self._usage or self._usage[-1].step < self._fold.step):
-            usage = self._count_usage()
-            self._usage.append(usage)
-            self._peak_blocks = max(self._peak_blocks, usage.used + usage.cached)
-        left = self._fold.step - WINDOW_STEPS
-        for request_id, track in list(self._tracks.items()):
-            track.forget_before(left)
-            if track.status == "done" and track.last_step < left:
-                del self._tracks[request_id]
 
-    def _count_usage(self) -> StepUsage:
-        fold = self._fold
-        assert fold.info is not None
-        hashed = {block for blocks in fold.hash_table.values() for block in blocks}
-        cached = len(hashed & fold.free.keys())
-        return StepUsage(
-            step=fold.step,
-            used=fold.info.num_blocks - len(fold.free),
-            cached=cached,
-            free=len(fold.free) - cached,
-            prefix_queries=fold.prefix_queries,
-            prefix_hits=fold.prefix_hits,
-        )
+class _Travel:
+    """Where the last traveller stands, and the views seen on the way."""
 
-    # ------------------------------------------------------------ the view
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.start(None)
 
-    def _current(self) -> EngineView | None:
-        if self._view is None and self._fold.info is not None:
-            self._view = self._make_view()
-        return self._view
+    def start(self, tape: Tape | None) -> None:
+        """Another tape: nothing of the old one holds."""
+        self.tape = tape
+        self.story: Story | None = None
+        self.views: OrderedDict[int, EngineView] = OrderedDict()
+        """By the last event they hold."""
 
-    def _make_view(self) -> EngineView:
-        fold = self._fold
-        assert fold.info is not None
-        assert fold.last_seq is not None
-        usage = list(self._usage)
-        if usage and usage[-1].step == fold.step:
-            usage.pop()
-        usage.append(now := self._count_usage())
-        return EngineView(
-            seq=fold.last_seq,
-            step=fold.step,
-            info=fold.info,
-            blocks=self._make_blocks(),
-            requests=tuple(self._make_track(i, t) for i, t in self._tracks.items()),
-            usage=tuple(usage),
-            executed_step=self._executed_step,
-            peak_blocks=max(self._peak_blocks, now.used + now.cached),
-            num_running=len(fold.running),
-            num_waiting=len(fold.requests) - len(fold.running),
-            is_sample=self.is_sample,
-        )
+    def keep(self, seq: int, view: EngineView) -> None:
+        self.views[seq] = view
+        while len(self.views) > _VIEWS_KEPT:
+            self.views.popitem(last=False)
 
-    def _make_track(self, request_id: str, track: _Track) -> RequestTrack:
-        live = self._fold.requests.get(request_id)
-        if live is not None:
-            track.num_tokens, track.num_computed_tokens = live.num_tokens, live.num_computed_tokens
-            track.status = "running" if live.is_running else "waiting"
-        spans = list(track.spans)
-        if track.status == "waiting" and track.waits_since is not None:
-            spans.append(Span("waiting", track.waits_since, max(self._executed_step, track.waits_since) + 1))
-        return RequestTrack(
-            request_id=request_id,
-            arrival=track.arrival,
-            num_prompt_tokens=track.num_prompt_tokens,
-            num_tokens=track.num_tokens,
-            num_computed_tokens=track.num_computed_tokens,
-            status=track.status,
-            spans=tuple(spans),
-            marks=tuple(track.marks),
-        )
 
-    def _make_blocks(self) -> tuple[BlockCell, ...]:
-        fold = self._fold
-        assert fold.info is not None
-        size = fold.info.block_size
-        owners: dict[int, list[Owner]] = {}
-        tokens: dict[int, int] = {}
-        for request_id, request in fold.requests.items():
-            for group, table in enumerate(request.tables):
-                for index, block in enumerate(table):
-                    if block == 0:
-                        continue
-                    owners.setdefault(block, []).append(Owner(request_id, group, index))
-                    filled = min(max(request.num_computed_tokens - index * size, 0), size)
-                    tokens[block] = max(tokens.get(block, 0), filled)
-        hashes: dict[int, list[str]] = {}
-        for key, blocks in fold.hash_table.items():
-            for block in blocks:
-                hashes.setdefault(block, []).append(key)
-        cells = [BlockCell(0, "null")]
-        for block in range(1, fold.info.num_blocks + 1):
-            refs = fold.ref_counts[block]
-            state: BlockState = "used" if refs else "cached" if block in hashes else "free"
-            cells.append(
-                BlockCell(
-                    block_id=block,
-                    state=state,
-                    owners=tuple(owners.get(block, ())),
-                    # A hashed block is full by definition, also while a request that hit it has not run yet.
-                    tokens=size if block in hashes else tokens.get(block, 0),
-                    ref_count=refs,
-                    hashes=tuple(hashes.get(block, ())),
-                    is_written=block in self._written,
-                )
-            )
-        return tuple(cells)
+def open_trace(path: str | Path, *, title: str = "", is_sample: bool = False) -> Replay:
+    """A saved trace. Raises TraceFileError, with the reason in words for whoever chose the file."""
+    return Replay(EventList.read(path), title=title or Path(path).name, is_sample=is_sample)

@@ -6,6 +6,7 @@ folds randomised runs and compares with the engine after every step.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -46,6 +47,11 @@ class _Request:
     is_running: bool = False
     tables: list[list[int]] = field(default_factory=list)
 
+    def copy(self) -> _Request:
+        other = copy.copy(self)
+        other.tables = [list(table) for table in self.tables]
+        return other
+
 
 class Fold:
     """Feed it events in order; read ``info`` and ``state()`` whenever a step is complete.
@@ -62,13 +68,24 @@ class Fold:
         self.running: dict[str, None] = {}
         self.ref_counts: list[int] = []
         self.free: dict[int, None] = {}
-        self.hash_table: dict[str, dict[int, None]] = {}
+        self.hash_table: dict[str, tuple[int, ...]] = {}
         self.parents: dict[str, str] = {}
         self.prefix_queries = 0
         self.prefix_hits = 0
         self._planned: tuple[ScheduledRow, ...] = ()
         for event in events:
             self.apply(event)
+
+    def copy(self) -> Fold:
+        """Another fold at the same event, which goes its own way: flat values only, so it costs O(blocks) copying."""
+        other = copy.copy(self)
+        other.requests = {request_id: request.copy() for request_id, request in self.requests.items()}
+        other.running = dict(self.running)
+        other.ref_counts = list(self.ref_counts)
+        other.free = dict(self.free)
+        other.hash_table = dict(self.hash_table)
+        other.parents = dict(self.parents)
+        return other
 
     # ------------------------------------------------------------ reading
 
@@ -95,7 +112,7 @@ class Fold:
             },
             ref_counts=tuple(self.ref_counts),
             free=tuple(self.free),
-            hash_table={key: tuple(ids) for key, ids in self.hash_table.items()},
+            hash_table=dict(self.hash_table),
             parents=dict(self.parents),
             prefix_queries=self.prefix_queries,
             prefix_hits=self.prefix_hits,
@@ -142,7 +159,7 @@ class Fold:
         self.running = dict.fromkeys(state.running)
         self.ref_counts = list(state.ref_counts)
         self.free = dict.fromkeys(state.free)
-        self.hash_table = {key: dict.fromkeys(ids) for key, ids in state.hash_table.items()}
+        self.hash_table = dict(state.hash_table)
         self.parents = dict(state.parents)
         self.prefix_queries = state.prefix_queries
         self.prefix_hits = state.prefix_hits
@@ -211,11 +228,14 @@ class Fold:
                         self.free[block_id] = None
             case BlockCached():
                 key = f"{event.group}:{event.hash}"
-                self.hash_table.setdefault(key, {})[event.block_id] = None
+                self.hash_table[key] = (*self.hash_table.get(key, ()), event.block_id)
                 self.parents[key] = event.parent
             case BlockEvicted():
                 key = f"{event.group}:{event.hash}"
-                del self.hash_table[key][event.block_id]
+                held = self.hash_table.get(key, ())
+                if event.block_id not in held:
+                    raise TraceLawError(f"block {event.block_id} is evicted, but does not hold {key}")
+                self.hash_table[key] = tuple(block_id for block_id in held if block_id != event.block_id)
                 if not self.hash_table[key]:
                     del self.hash_table[key], self.parents[key]
             case _:

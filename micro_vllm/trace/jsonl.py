@@ -21,7 +21,17 @@ class _Kind(msgspec.Struct):
     kind: str
 
 
+class _Stamp(msgspec.Struct):
+    """What every event has, of whatever kind."""
+
+    seq: int
+    engine: str
+    step: int
+    time: float
+
+
 _kind_decoder = msgspec.json.Decoder(_Kind)
+_stamp_decoder = msgspec.json.Decoder(_Stamp)
 
 
 def encode_event(event: TraceEvent) -> bytes:
@@ -73,8 +83,9 @@ def write_trace(events: Iterable[TraceEvent], path: str | Path) -> None:
             sink.emit(event)
 
 
-def read_trace(path: str | Path) -> Iterator[AnyEvent]:
-    """The events of a saved trace, unknown kinds left out.
+def read_trace(path: str | Path, *, keep_unknown: bool = False) -> Iterator[TraceEvent]:
+    """The events of a saved trace, unknown kinds left out, or with ``keep_unknown`` as bare TraceEvents, so that
+    whoever folds them does not take their numbers for missing ones.
 
     Raises TraceFileError with file and line where the text is not a trace. A last line cut short (the writer was
     killed) ends the trace quietly.
@@ -86,7 +97,9 @@ def read_trace(path: str | Path) -> Iterator[AnyEvent]:
             if not line.strip():
                 continue
             try:
-                event = decode_event(line)
+                event: TraceEvent | None = decode_event(line)
+                if event is None and keep_unknown:
+                    event = _bare_event(line)
             except (msgspec.DecodeError, UnicodeDecodeError) as error:
                 if not line.endswith(b"\n") and not first:
                     return
@@ -100,7 +113,12 @@ def read_trace(path: str | Path) -> Iterator[AnyEvent]:
         raise TraceFileError(f"{path.name} is empty; a trace begins with an EngineStarted event.")
 
 
-def _check_first(event: AnyEvent | None, path: Path) -> None:
+def _bare_event(line: bytes) -> TraceEvent:
+    stamp = _stamp_decoder.decode(line)
+    return TraceEvent(seq=stamp.seq, engine=stamp.engine, step=stamp.step, time=stamp.time)
+
+
+def _check_first(event: TraceEvent | None, path: Path) -> None:
     if isinstance(event, Snapshot):
         return  # a log cut at a Snapshot
     if not isinstance(event, EngineStarted):

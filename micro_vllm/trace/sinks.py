@@ -103,6 +103,11 @@ class TraceLog:
                 tail.append(event)
             return tail[::-1]
 
+    def ends(self) -> tuple[TraceEvent, TraceEvent] | None:
+        """The oldest and the newest event held, None while there is none."""
+        with self._lock:
+            return (self._events[0], self._events[-1]) if self._events else None
+
     @property
     def last_seq(self) -> int:
         with self._lock:

@@ -1,0 +1,287 @@
+"""Folds trace events to the story that the charts tell: Fold knows the state, this adds what is past.
+
+The state (tables, reference counts, queues) comes from Fold. What Fold forgets is kept here for the window of the
+charts: what each request did in which step, how every step was planned and computed, and how full the pool was.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+from micro_vllm.trace import (
+    BlockCached,
+    BlockEvicted,
+    BlocksAllocated,
+    BlocksFreed,
+    BlocksReferenced,
+    EngineStarted,
+    Fold,
+    PrefixLookup,
+    RequestAborted,
+    RequestAdmitted,
+    RequestFinished,
+    RequestPreempted,
+    RequestQueued,
+    Snapshot,
+    StepExecuted,
+    StepFailed,
+    StepPlanned,
+    TokensSampled,
+    TraceEvent,
+)
+from ui.story.pool import PoolMap
+from ui.story.prefix import PrefixTree
+from ui.story.tracks import Tracks
+from ui.view import WINDOW_STEPS, EngineView, Owner, StepRecord, StepRow, StepUsage
+
+
+@dataclass(frozen=True, slots=True)
+class _Planning:
+    """What happened while the next step was being planned: its StepPlanned comes after it."""
+
+    num_preempted: int = 0
+    num_evicted: int = 0
+    num_hit_tokens: int = 0
+
+
+class Story:
+    """Feed it events in order (``apply``), ask for ``view()``; ``copy()`` it to go on from the same event twice.
+
+    Events before the first EngineStarted or Snapshot tell nothing and are skipped; another EngineStarted begins a new
+    story. Raises TraceLawError, or KeyError and IndexError, for events that do not fit what came before them.
+    """
+
+    def __init__(self) -> None:
+        self.fold = Fold()
+        self.executed_step = 0
+        """The newest step that was computed."""
+        self.time = 0.0
+        self._pool = PoolMap(0, 1)
+        self._prefix = PrefixTree()
+        self._tracks = Tracks()
+        self._usage: deque[StepUsage] = deque(maxlen=WINDOW_STEPS)
+        self._steps: deque[StepRecord] = deque(maxlen=WINDOW_STEPS)
+        self._planning = _Planning()
+        self._planned: StepPlanned | None = None
+        self._closed_step = 0
+        self._peak_blocks = 0
+        self._view: EngineView | None = None
+
+    def copy(self) -> Story:
+        """Another story at the same event. Costs time and memory in proportion to the pool and the window."""
+        other = copy.copy(self)
+        other.fold = self.fold.copy()
+        other._pool = self._pool.copy()
+        other._prefix = self._prefix.copy()
+        other._tracks = self._tracks.copy()
+        other._usage = self._usage.copy()
+        other._steps = self._steps.copy()
+        other._view = None
+        return other
+
+    @property
+    def has_begun(self) -> bool:
+        return self.fold.info is not None
+
+    def arrival_of(self, request_id: str) -> int | None:
+        return self._tracks.arrival_of(request_id)
+
+    # ------------------------------------------------------------ folding
+
+    def apply(self, event: TraceEvent) -> None:
+        if isinstance(event, EngineStarted):
+            self.__init__()  # type: ignore[misc]  # nothing of an older engine holds
+        elif not self.has_begun:
+            if isinstance(event, Snapshot):
+                self._restore(event)
+            return
+        elif event.step > self.fold.step > self._closed_step:
+            self._close_step()
+        if isinstance(event, RequestFinished | RequestAborted):
+            self._tracks.ended(event, self.fold)
+        self.fold.apply(event)
+        if isinstance(event, EngineStarted):
+            self._pool = PoolMap(event.info.num_blocks, event.info.block_size)
+        tell = self._TELL.get(type(event))
+        if tell is not None:
+            tell(self, event)
+        self.time = event.time
+        self._view = None
+
+    def _restore(self, event: Snapshot) -> None:
+        self.fold.apply(event)
+        self._pool = PoolMap(event.info.num_blocks, event.info.block_size)
+        self._pool.restore(self.fold)
+        self._prefix.restore(self.fold)
+        self._tracks.restore(event)
+        self.executed_step = event.step
+        self.time = event.time
+
+    def _close_step(self) -> None:
+        """All events of the newest step are in: note the pool, and forget what the window no longer shows."""
+        self._closed_step = self.fold.step
+        if self.executed_step:
+            usage = self._count_usage()
+            self._usage.append(usage)
+            self._peak_blocks = max(self._peak_blocks, usage.used + usage.cached)
+        self._tracks.forget_before(self.fold.step - WINDOW_STEPS)
+
+    # ------------------------------------------------------------ requests and steps
+
+    def _tell_lookup(self, event: PrefixLookup) -> None:
+        if event.num_hit_tokens:
+            self._tracks.hit(event.request_id, event.step, event.num_hit_tokens)
+            num = self._planning.num_hit_tokens + event.num_hit_tokens
+            self._planning = replace(self._planning, num_hit_tokens=num)
+
+    def _tell_preempted(self, event: RequestPreempted) -> None:
+        self._tracks.preempted(event)
+        self._planning = replace(self._planning, num_preempted=self._planning.num_preempted + 1)
+
+    def _tell_planned(self, event: StepPlanned) -> None:
+        self._planned = event
+        self._steps.append(
+            StepRecord(
+                step=event.step,
+                time=event.time,
+                rows=tuple(
+                    [
+                        StepRow(
+                            r.request_id, self.fold.requests[r.request_id].arrival, r.phase, r.start, r.count
+                        )
+                        for r in event.rows
+                    ]
+                ),
+                num_tokens=event.num_tokens,
+                token_budget=event.token_budget,
+                num_seats=event.num_seats,
+                max_num_seqs=event.max_num_seqs,
+                num_waiting=event.num_waiting,
+                stopped_by=event.stopped_by,
+                num_preempted=self._planning.num_preempted,
+                num_evicted=self._planning.num_evicted,
+                num_hit_tokens=self._planning.num_hit_tokens,
+            )
+        )
+        self._planning = _Planning()
+
+    def _tell_executed(self, event: StepExecuted) -> None:
+        self.executed_step = event.step
+        self._end_step(
+            event,
+            is_executed=True,
+            schedule_seconds=event.schedule_seconds,
+            build_seconds=event.build_seconds,
+            forward_seconds=event.forward_seconds,
+            sample_seconds=event.sample_seconds,
+        )
+        written: set[int] = set()
+        size = self._pool.block_size
+        for row in self._planned.rows if self._planned else ():
+            self._tracks.computed(row, event.step)
+            stop = row.start + row.count
+            for table in self.fold.requests[row.request_id].tables:
+                first = row.start // size
+                for index, block in enumerate(table[first : -(-stop // size)], start=first):
+                    if block:
+                        written.add(block)
+                        self._pool.write(block, min(stop - index * size, size))
+        self._pool.computed(written)
+
+    def _tell_failed(self, event: StepFailed) -> None:
+        self._end_step(event, error=event.error)
+
+    def _end_step(self, event: TraceEvent, **changes: Any) -> None:
+        if self._steps and self._steps[-1].step == event.step:
+            self._steps[-1] = replace(self._steps[-1], **changes)
+
+    def _tell_sampled(self, event: TokensSampled) -> None:
+        for token in event.tokens:
+            self._tracks.sampled(token.request_id, event.time)
+
+    # ------------------------------------------------------------ blocks
+
+    def _tell_taken(self, event: BlocksReferenced | BlocksAllocated) -> None:
+        for index, block in enumerate(event.block_ids, start=event.logical_start):
+            if isinstance(event, BlocksReferenced):
+                self._prefix.hit(self._pool.keys[block], event.step)
+            self._pool.take(block, Owner(event.request_id, event.group, index), self.fold)
+
+    def _tell_freed(self, event: BlocksFreed) -> None:
+        for block in event.block_ids:
+            self._pool.release(block, event.request_id, event.group)
+
+    def _tell_cached(self, event: BlockCached) -> None:
+        key = self._prefix.cached(event, self._tracks.arrival_of(event.request_id))
+        self._pool.cached(event.block_id, key)
+
+    def _tell_evicted(self, event: BlockEvicted) -> None:
+        key = f"{event.group}:{event.hash}"
+        self._pool.evicted(event.block_id, key)
+        self._prefix.evicted(key, self.fold)
+        self._planning = replace(self._planning, num_evicted=self._planning.num_evicted + 1)
+
+    _TELL: ClassVar[dict[type[TraceEvent], Callable[[Story, Any], None]]] = {
+        RequestQueued: lambda self, event: self._tracks.queued(event),
+        RequestAdmitted: lambda self, event: self._tracks.admitted(event),
+        RequestPreempted: _tell_preempted,
+        PrefixLookup: _tell_lookup,
+        StepPlanned: _tell_planned,
+        StepExecuted: _tell_executed,
+        StepFailed: _tell_failed,
+        TokensSampled: _tell_sampled,
+        BlocksReferenced: _tell_taken,
+        BlocksAllocated: _tell_taken,
+        BlocksFreed: _tell_freed,
+        BlockCached: _tell_cached,
+        BlockEvicted: _tell_evicted,
+    }
+
+    # ------------------------------------------------------------ the view
+
+    def view(self, *, is_sample: bool = False) -> EngineView | None:
+        """The state after the last event fed, None before the first. The same object until another event comes."""
+        if self._view is None and self.has_begun:
+            self._view = self._make_view(is_sample)
+        return self._view
+
+    def _make_view(self, is_sample: bool) -> EngineView:
+        fold = self.fold
+        assert fold.info is not None
+        assert fold.last_seq is not None
+        usage = list(self._usage)
+        if usage and usage[-1].step == fold.step:
+            usage.pop()
+        usage.append(now := self._count_usage())
+        return EngineView(
+            seq=fold.last_seq,
+            step=fold.step,
+            info=fold.info,
+            blocks=self._pool.cells(fold.ref_counts),
+            requests=self._tracks.drawn(fold, self.executed_step),
+            usage=tuple(usage),
+            executed_step=self.executed_step,
+            peak_blocks=max(self._peak_blocks, now.used + now.cached),
+            num_running=len(fold.running),
+            num_waiting=len(fold.requests) - len(fold.running),
+            is_sample=is_sample,
+            time=self.time,
+            steps=tuple(self._steps),
+            prefix=self._prefix.nodes(fold, self._pool),
+        )
+
+    def _count_usage(self) -> StepUsage:
+        fold, pool = self.fold, self._pool
+        return StepUsage(
+            step=fold.step,
+            used=pool.num_used,
+            cached=pool.num_reusable,
+            free=pool.num_blocks - pool.num_used - pool.num_reusable,
+            prefix_queries=fold.prefix_queries,
+            prefix_hits=fold.prefix_hits,
+            filled_slots=pool.num_filled,
+        )
