@@ -1,14 +1,401 @@
-"""Prefix cache."""
+"""The prefix cache: chains of block contents from the beginnings of prompts, which later prompts can take over.
+
+One column a depth, left to right; where prompts part, the branches share the height. Blocks that requests hold have
+their colours and letters; the others carry ``#`` as in the block map, and are the brighter the more often they were
+found. Runs of like blocks are one box; where there is no room, long runs are shortened and say how many blocks they
+are, and the chains that are worth least are left out and counted.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
 from ui.charts.focus import NO_FOCUS, Figure, Focus
-from ui.charts.theme import LIGHT, Look, Size, base_layout
-from ui.view import EngineView
+from ui.charts.marks import HEADLINE_PX, empty_sentence, headline, note, texts
+from ui.charts.palette import mix, readable_on, request_color
+from ui.charts.prefix_tree import DepthScale, GroupTree, Piece, count_leaves, depth_scale, lay_out, share_rows
+from ui.charts.prefix_words import EMPTY, describe, headline_words, piece_wordings
+from ui.charts.theme import LIGHT, MONO, Look, Size, bare_axis, base_layout, quiet_axis
+from ui.charts.wording import longest_that_fits
+from ui.view import EngineView, RequestTrack
 
 TITLE = "Prefix cache"
-CAPTION = ""
+CAPTION = (
+    '<abbr title="A block is found again by the tokens in it and before it, so blocks form chains from the beginning '
+    'of a prompt; where prompts part, a chain branches.">Chains</abbr> of cached blocks. '
+    "×3 found three times · "
+    '<abbr title="kept for reuse: no request holds it, so it can be evicted. The brighter, the more often found.">#'
+    "</abbr> evictable · outlined found just now."
+)
+MIN_ROW_PX = 12
+MAX_ROW_PX = 44
+MIN_COLUMN_PX = 11
+MAX_COLUMN_PX = 60
+_GROUP_WORDS_PX = 14
+_AXIS_PX = 16
+_LEFT_PX = 4
+_RIGHT_PX = 16
+_MAX_STRIPS = 4
+_CHAR_PX = 6.1
+_COLUMN_STEPS = (6, 8, 12, 16, 20, 24, 32, 40, 48, 64, 80, 96, 128, 192, 256)
+
+
+@dataclass(frozen=True, slots=True)
+class _Box:
+    """A piece with its rectangle; x in columns, y in pixels from the top."""
+
+    piece: Piece
+    left: float
+    right: float
+    top: float
+    bottom: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    boxes: tuple[_Box, ...]
+    scale: DepthScale
+    column_px: float
+    row_px: float
+    width: float
+    """Columns of the whole chart."""
+    height: float
+    """Pixels."""
+    group_words: tuple[tuple[int, float], ...]
+    """(group, top) of the words above each group, if there are several."""
+    num_left_out: int
 
 
 def figure(view: EngineView, look: Look = LIGHT, size: Size | None = None, focus: Focus = NO_FOCUS) -> Figure:
-    return {"data": [], "layout": base_layout(look)}
+    size = size or Size(width=320, height=180)
+    tracks = {track.request_id: track for track in view.requests}
+    plan = _plan(view, size, focus)
+    labels = _labels(plan, tracks, look, focus)
+    return {
+        "data": [
+            _stubs(plan, look),
+            _boxes(plan, view, tracks, look, focus),
+            _dividers(plan, look),
+            _outlines(plan, view, look),
+            _position(plan, view, focus, look),
+            _grounds(labels, look),
+            texts(
+                [label.x for label in labels],
+                [label.y for label in labels],
+                [label.text for label in labels],
+                [label.color for label in labels],
+                10,
+            ),
+        ],
+        "layout": base_layout(
+            look,
+            margin={"l": _LEFT_PX, "r": _RIGHT_PX, "t": HEADLINE_PX, "b": _AXIS_PX},
+            barmode="overlay",
+            bargap=0,
+            xaxis=_depth_axis(plan, view, look),
+            yaxis=bare_axis(range=[plan.height, 0], fixedrange=True),
+            annotations=[
+                headline(headline_words(view, plan.num_left_out, size.width), look),
+                note(
+                    "tokens" if view.prefix else "",
+                    look.muted,
+                    size=10,
+                    x=0,
+                    y=0,
+                    xref="paper",
+                    yref="paper",
+                    xanchor="left",
+                    yanchor="top",
+                    yshift=1,
+                ),
+                *_group_words(plan, view, look),
+                empty_sentence("" if view.prefix else EMPTY, look),
+            ],
+        ),
+    }
+
+
+# ---------------------------------------------------------------- places
+
+
+def _plan(view: EngineView, size: Size, focus: Focus) -> _Plan:
+    height = max(size.height - HEADLINE_PX - _AXIS_PX, 60)
+    width = max(size.width - _LEFT_PX - _RIGHT_PX, 120)
+    num_groups = len(view.info.groups)
+    words_px = _GROUP_WORDS_PX if num_groups > 1 else 0
+    wanted = [count_leaves(view.prefix, group) for group in range(num_groups)]
+    room = int((height - num_groups * words_px) // MIN_ROW_PX)
+    first = [focus.request_id] if focus.request_id else []
+    trees = [
+        lay_out(view.prefix, group, rows, first)
+        for group, rows in enumerate(share_rows(wanted, room))
+        if wanted[group]
+    ]
+    scale = depth_scale((p for t in trees for p in t.pieces), width // MIN_COLUMN_PX)
+    # Both grow in steps, so that boxes stay where they are while chains get longer by a block.
+    columns = next((n for n in _COLUMN_STEPS if n >= scale.num_columns), scale.num_columns)
+    columns = max(columns if columns * MIN_COLUMN_PX <= width else scale.num_columns, width / MAX_COLUMN_PX)
+    num_rows = sum(tree.num_rows for tree in trees)
+    row_px = min((height - len(trees) * words_px) / max(num_rows, 1), MAX_ROW_PX)
+    boxes, words = _boxes_of(trees, scale, row_px, words_px)
+    return _Plan(
+        boxes=tuple(boxes),
+        scale=scale,
+        column_px=width / columns,
+        row_px=row_px,
+        width=columns,
+        height=height,
+        group_words=tuple(words) if num_groups > 1 else (),
+        num_left_out=sum(tree.num_left_out for tree in trees),
+    )
+
+
+def _boxes_of(
+    trees: Sequence[GroupTree], scale: DepthScale, row_px: float, words_px: float
+) -> tuple[list[_Box], list[tuple[int, float]]]:
+    boxes: list[_Box] = []
+    words: list[tuple[int, float]] = []
+    top = 0.0
+    for tree in trees:
+        words.append((tree.group, top))
+        top += words_px
+        for piece in tree.pieces:
+            boxes.append(
+                _Box(
+                    piece,
+                    round(scale.column(piece.start), 3),
+                    round(scale.column(piece.stop), 3),
+                    round(top + piece.top * row_px + 0.75, 2),
+                    round(top + piece.bottom * row_px - 0.75, 2),
+                )
+            )
+        top += tree.num_rows * row_px
+    return boxes, words
+
+
+# ---------------------------------------------------------------- traces
+
+
+def _boxes(
+    plan: _Plan, view: EngineView, tracks: dict[str, RequestTrack], look: Look, focus: Focus
+) -> dict[str, Any]:
+    """One bar a piece; of a shared piece one strip for each holder, so that each can be clicked."""
+    base, length, y, heights, colors, shapes, marks, owners, hover = [], [], [], [], [], [], [], [], []
+    for box in plan.boxes:
+        held = [tracks[r] for r in box.piece.first.owners if r in tracks][:_MAX_STRIPS]
+        strips = held or [None]
+        words = describe(box.piece, view, tracks)
+        height = (box.bottom - box.top) / len(strips)
+        for i, track in enumerate(strips):
+            fill = piece_fill(box.piece, track, look, focus)
+            is_small = not track and (box.right - box.left) * plan.column_px < _CHAR_PX + 4
+            base.append(box.left)
+            length.append(round(box.right - box.left, 3))
+            y.append(round(box.top + (i + 0.5) * height, 2))
+            heights.append(round(height, 2))
+            colors.append(fill)
+            shapes.append(request_color(track.arrival).pattern if track else "." if is_small else "")
+            marks.append(request_color(track.arrival).pattern_color if track else readable_on(fill))
+            owners.append(track.request_id if track else "")
+            hover.append(words)
+    return {
+        "type": "bar",
+        "orientation": "h",
+        "base": base,
+        "x": length,
+        "y": y,
+        "width": heights,
+        "marker": {
+            "color": colors,
+            "line": {"width": 1, "color": look.card},
+            "pattern": {
+                "shape": shapes,
+                "fgcolor": marks,
+                "bgcolor": colors,
+                "size": 6,
+                "solidity": 0.25,
+            },
+        },
+        "customdata": owners,
+        "hovertext": hover,
+        "hovertemplate": "%{hovertext}<extra></extra>",
+    }
+
+
+def piece_fill(piece: Piece, track: RequestTrack | None, look: Look, focus: Focus) -> str:
+    """The holder's colour; of what nobody holds, a grey that gets brighter with each hit."""
+    if track is None:
+        fill = mix(look.cell_cached, look.accent, 0.17 * min(piece.first.num_hits, 5))
+    else:
+        fill = request_color(track.arrival).fill
+    is_faded = focus.request_id is not None and (track is None or track.request_id != focus.request_id)
+    return mix(fill, look.card, 0.72) if is_faded else fill
+
+
+def _stubs(plan: _Plan, look: Look) -> dict[str, Any]:
+    """Where the beginning of a chain was evicted: a dotted line instead of it."""
+    x: list[float | None] = []
+    y: list[float | None] = []
+    for box in plan.boxes:
+        if box.piece.is_orphan:
+            middle = round((box.top + box.bottom) / 2, 2)
+            x += [max(box.left - 1.5, 0), box.left, None]
+            y += [middle, middle, None]
+    return _path(x, y, look.muted, 1.5, dash="dot")
+
+
+def _dividers(plan: _Plan, look: Look) -> dict[str, Any]:
+    """Between the blocks of a piece; a shortened run ends like a pile of sheets."""
+    x: list[float | None] = []
+    y: list[float | None] = []
+    for box in plan.boxes:
+        places = [
+            plan.scale.column(depth)
+            for depth in range(box.piece.start + 1, box.piece.stop)
+            if not (plan.scale.is_shortened(depth) or plan.scale.is_shortened(depth - 1))
+        ]
+        if any(plan.scale.is_shortened(depth) for depth in range(box.piece.start, box.piece.stop)):
+            places += [box.right - px / plan.column_px for px in (2.5, 5)]
+        middle = (box.top + box.bottom) / 2
+        free = min(middle - box.top - 2.5, 8)  # no line through the letters
+        for place in places:
+            x += [round(place, 3), round(place, 3), None] * 2
+            y += [box.top, round(middle - free, 2), None, round(middle + free, 2), box.bottom, None]
+    return _path(x, y, look.card, 1)
+
+
+def _outlines(plan: _Plan, view: EngineView, look: Look) -> dict[str, Any]:
+    """Found in the newest step."""
+    now = max(view.executed_step, 1)
+    boxes = [box for box in plan.boxes if (box.piece.first.last_hit_step or 0) >= now]
+    return _path(*_rectangles([(b.left, b.top, b.right, b.bottom) for b in boxes]), look.outline, 2)
+
+
+def _position(plan: _Plan, view: EngineView, focus: Focus, look: Look) -> dict[str, Any]:
+    """The block that holds the token which the viewer has chosen, in each group."""
+    found = []
+    if focus.request_id is not None and focus.position is not None:
+        depth = focus.position // view.info.block_size
+        for box in plan.boxes:
+            piece = box.piece
+            if piece.start <= depth < piece.stop and focus.request_id in piece.first.owners:
+                left, right = plan.scale.column(depth), plan.scale.column(depth + 1)
+                found.append((round(left, 3), box.top, round(right, 3), box.bottom))
+    return _path(*_rectangles(found), look.outline, 2.5, dash="dot")
+
+
+@dataclass(frozen=True, slots=True)
+class _Label:
+    x: float
+    y: float
+    text: str
+    color: str
+    columns: float
+    """Width of the ground it needs, 0 for none."""
+
+
+def _labels(plan: _Plan, tracks: dict[str, RequestTrack], look: Look, focus: Focus) -> list[_Label]:
+    """Who, how often found, how many blocks: as much of it as the box has room for."""
+    labels = []
+    for box in plan.boxes:
+        held = [tracks[r] for r in box.piece.first.owners if r in tracks]
+        room = (box.right - box.left) * plan.column_px - 5
+        is_shortened = any(plan.scale.is_shortened(d) for d in range(box.piece.start, box.piece.stop))
+        words = longest_that_fits([*piece_wordings(box.piece, held, is_shortened), ""], room, _CHAR_PX)
+        if not words or box.bottom - box.top < 10:
+            continue
+        fill = piece_fill(box.piece, held[0] if held else None, look, focus)
+        labels.append(
+            _Label(
+                x=round((box.left + box.right) / 2, 3),
+                y=round((box.top + box.bottom) / 2, 2),
+                text=words,
+                color=look.text if len(held) > 1 else readable_on(fill),
+                columns=round((len(words) * _CHAR_PX + 5) / plan.column_px, 3) if len(held) > 1 else 0,
+            )
+        )
+    return labels
+
+
+def _grounds(labels: Sequence[_Label], look: Look) -> dict[str, Any]:
+    """Letters on strips of several colours cannot be read without one."""
+    on = [label for label in labels if label.columns]
+    return {
+        "type": "bar",
+        "orientation": "h",
+        "base": [round(label.x - label.columns / 2, 3) for label in on],
+        "x": [label.columns for label in on],
+        "y": [label.y for label in on],
+        "width": 12,
+        "marker": {"color": look.card, "line": {"width": 0}},
+        "hoverinfo": "skip",
+    }
+
+
+def _rectangles(
+    boxes: Sequence[tuple[float, float, float, float]],
+) -> tuple[list[float | None], list[float | None]]:
+    x: list[float | None] = []
+    y: list[float | None] = []
+    for left, top, right, bottom in boxes:
+        x += [left, right, right, left, left, None]
+        y += [top, top, bottom, bottom, top, None]
+    return x, y
+
+
+def _path(
+    x: list[float | None], y: list[float | None], color: str, width: float, dash: str = "solid"
+) -> dict[str, Any]:
+    return {
+        "type": "scatter",
+        "mode": "lines",
+        "x": x,
+        "y": y,
+        "line": {"color": color, "width": width, "dash": dash},
+        "hoverinfo": "skip",
+    }
+
+
+# ---------------------------------------------------------------- axis and words
+
+
+def _depth_axis(plan: _Plan, view: EngineView, look: Look) -> dict[str, Any]:
+    """Tokens from the beginning, at the depths where something begins or ends, as far as the numbers have room."""
+    ticks: list[tuple[float, str]] = []
+    last = plan.scale.bounds[-1]
+    end = plan.scale.column(last) * plan.column_px
+    for depth in plan.scale.bounds[1:] if view.prefix else ():
+        place = plan.scale.column(depth) * plan.column_px
+        before = ticks[-1][0] if ticks else 16.0  # the word stands there
+        if place - before >= 32 and (depth == last or end - place >= 32):
+            ticks.append((place, f"{depth * view.info.block_size:,}"))
+    return quiet_axis(
+        look,
+        range=[0, plan.width],
+        fixedrange=True,
+        tickvals=[round(place / plan.column_px, 3) for place, _ in ticks],
+        ticktext=[text for _, text in ticks],
+        tickfont={"family": MONO, "size": 10, "color": look.muted},
+    )
+
+
+def _group_words(plan: _Plan, view: EngineView, look: Look) -> list[dict[str, Any]]:
+    words = []
+    for group, top in plan.group_words:
+        window = view.info.groups[group].window
+        sees = f"sees the last {window:,} tokens" if window else "sees all tokens"
+        words.append(
+            note(
+                f"group {group} · {sees}",
+                look.muted,
+                x=0,
+                y=top,
+                xanchor="left",
+                yanchor="top",
+                yshift=3,
+                borderpad=0,
+            )
+        )
+    return words

@@ -183,7 +183,13 @@ def _bars(
         "marker": {
             "color": colors,
             "line": {"width": 1 if panels.step_px >= 5 else 0.6, "color": edges},
-            "pattern": {"shape": shapes, "fgcolor": marks, "size": 6, "solidity": 0.28},
+            "pattern": {
+                "shape": shapes,
+                "fgcolor": marks,
+                "bgcolor": colors,
+                "size": 6,
+                "solidity": 0.28,
+            },
         },
         "customdata": [run.request_id for run in runs],
         "hovertext": [run_words(run) for run in runs],

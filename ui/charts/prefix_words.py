@@ -1,0 +1,95 @@
+"""What the prefix cache chart says: on its boxes, on hover, and in the line above. Ids and counts, nobody's text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ui.charts.prefix_tree import Piece
+from ui.charts.wording import counted, longest_that_fits, percent
+from ui.view import EngineView, RequestTrack, request_label
+
+EMPTY = (
+    "Full blocks of prompts and answers will stand here:<br>"
+    "a prompt that begins like them need not compute them again."
+)
+_IDS_SHOWN = 8
+
+
+def headline_words(view: EngineView, num_left_out: int, width: float) -> str:
+    """The hit rate; what is cached, and what has no room here."""
+    usage = view.usage[-1] if view.usage else None
+    if usage is None or not view.prefix:
+        return ""
+    queries, hits = usage.prefix_queries, usage.prefix_hits
+    rate = percent(hits / queries) if queries else "0 %"
+    left_out = f"<b>{num_left_out:,}</b> of {len(view.prefix):,} blocks not shown" if num_left_out else ""
+    cached = left_out or f"{len(view.prefix):,} blocks"
+    found = f"<b>{rate}</b> of looked-up tokens found"
+    return longest_that_fits(
+        [
+            f"{found} ({hits:,} of {queries:,}) · {cached}",
+            f"{found} · {cached}",
+            f"<b>{rate}</b> of tokens found · {cached}",
+            f"<b>{rate}</b> found · {cached}",
+        ],
+        width - 12,
+    )
+
+
+def piece_wordings(piece: Piece, held: Sequence[RequestTrack], is_shortened: bool) -> list[str]:
+    """For the box of a piece, the longest first. A shortened run says how many blocks it is before all else."""
+    who = "+".join(track.label for track in held) if len(held) <= 3 else f"{len(held)} requests"
+    short = "+".join(track.label for track in held) if len(held) <= 3 else f"{len(held)}"
+    if not held:
+        who = short = "#"
+    hits = f" ×{piece.first.num_hits}" if piece.first.num_hits else ""
+    count = len(piece.nodes)
+    if is_shortened:
+        return [
+            f"{who}{hits} · {counted(count, 'block')}",
+            f"{short}{hits} · {count}",
+            counted(count, "block"),
+            f"{count}",
+        ]
+    return [f"{who}{hits}", f"{short}{hits}", hits.strip() or short, short]
+
+
+def describe(piece: Piece, view: EngineView, tracks: dict[str, RequestTrack]) -> str:
+    """The hover of a piece."""
+    first, last = piece.first, piece.nodes[-1]
+    size = view.info.block_size
+    blocks = [node.block_ids[0] for node in piece.nodes]
+    ids = ", ".join(map(str, blocks[:_IDS_SHOWN])) + (", …" if len(blocks) > _IDS_SHOWN else "")
+    tokens = f"tokens {piece.start * size:,}–{piece.stop * size - 1:,}"
+    lines = [
+        f"<b>block {ids}</b> · {tokens}"
+        if len(blocks) == 1
+        else f"<b>{len(blocks)} blocks</b> · {tokens}<br>{ids}"
+    ]
+    letters = [tracks[r].label for r in first.owners if r in tracks]
+    if letters:
+        shown = ", ".join(letters[:12]) + (", …" if len(letters) > 12 else "")
+        lines.append(f"held by {shown}")
+    elif first.is_evictable:
+        lines.append("kept for reuse, can be evicted")
+    if first.num_hits:
+        when = f", last in step {first.last_hit_step:,}" if first.last_hit_step is not None else ""
+        lines.append(
+            f"found {first.num_hits} {'time' if first.num_hits == 1 else 'times'} by later prompts{when}"
+        )
+    else:
+        lines.append("not found by another prompt yet")
+    if piece.is_orphan:
+        lines.append("the block before it was evicted: out of reach until that one is computed again")
+    makers = list(dict.fromkeys(n.first_arrival for n in piece.nodes if n.first_arrival is not None))
+    if makers:
+        lines.append("computed by " + ", ".join(request_label(arrival) for arrival in makers[:4]))
+    copies = max(len(node.block_ids) for node in piece.nodes)
+    if copies > 1:
+        lines.append(f"computed twice at the same time: {copies} blocks with the same content")
+    hashes = first.key.partition(":")[2][:8] + (
+        f" … {last.key.partition(':')[2][:8]}" if last is not first else ""
+    )
+    group = f"group {piece.first.group} · " if len(view.info.groups) > 1 else ""
+    lines.append(f"{group}hash {hashes}")
+    return "<br>".join(lines)
