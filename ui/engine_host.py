@@ -1,4 +1,5 @@
-"""Owns the engine behind the page: loads models in the background, and knows at any moment what to show.
+"""Owns the engine behind the page: loads models and rebuilds engines in the background, and knows at any moment
+what to show.
 
 One object, made by the start of the page and passed to whoever needs it. Its state is a frozen value that is
 replaced, so that readers need no lock.
@@ -12,44 +13,32 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
-from micro_vllm.config import EngineConfig
-from micro_vllm.errors import MicroVLLMError
-from micro_vllm.trace import TraceLog, read_trace
+from micro_vllm.errors import ConfigError, FetchCancelledError, MicroVLLMError
+from micro_vllm.memory import memory_limit
+from micro_vllm.trace import read_trace
+from ui.engine_options import EngineOptions, check_memory, check_pace
 from ui.replay import Replay
+from ui.serving import LoadWatch, ServingEngine, load_weights, start_engine
 from ui.settings import Settings
 from ui.view import EngineView
 
-if TYPE_CHECKING:
-    from micro_vllm.engine.loop import EngineLoop
-    from micro_vllm.model_loader.loaded import LoadedModel
+__all__ = ["EngineHost", "HostState", "ServingEngine"]
 
 logger = logging.getLogger(__name__)
 
 Status = Literal["empty", "loading", "ready", "error"]
-MAX_BATCHED_TOKENS = 256
-"""Smaller than the engine's own default: on two cores a step stays short enough for others' tokens to flow."""
-
-
-@dataclass(frozen=True, slots=True)
-class ServingEngine:
-    """A model, the engine that serves it, and the story it tells."""
-
-    loaded: LoadedModel
-    loop: EngineLoop
-    log: TraceLog
-    replay: Replay
-
-    @property
-    def model_key(self) -> str:
-        """Token ids of one key mean the same text."""
-        return f"{self.loaded.name}@{self.loaded.path}"
+REBUILT = "the engine was rebuilt with other settings; send it again."
+REPLACED = "another model was loaded; send it again."
+SHUT_DOWN = "the server is shutting down."
+CLOSE_SECONDS = 2.0
+"""A load that goes on gets so long to clean up behind itself when the page ends."""
 
 
 @dataclass(frozen=True, slots=True)
 class HostState:
-    """What the page says about the model. ``version`` grows with every change."""
+    """What the page says about model and engine. ``version`` grows with every change."""
 
     status: Status = "empty"
     model: str = ""
@@ -59,24 +48,34 @@ class HostState:
     serving: str = ""
     """The model that answers now; "" for none. After a failed change of model it is the old one."""
     version: int = 0
+    is_rebuilding: bool = False
+    engine_problem: str = ""
+    """Why the last rebuild of the engine came to nothing; "" after one that did not."""
+    is_paused: bool = False
+    """The engine itself, for everybody: no request gets on."""
 
 
 Loader = Callable[..., Any]
+"""``loader(name, progress=watch)`` -> LoadedModel; see LoadWatch."""
 
 
 class EngineHost:
-    """Empty -> loading -> ready or error; loading another model keeps the old one serving until the new one is up."""
+    """Empty -> loading -> ready or error. Another model, or other options, keep the old engine serving until the new
+    one is up; then its requests end with the reason."""
 
     def __init__(
         self, settings: Settings, *, load: Loader | None = None, sample_path: Path | None = None
     ) -> None:
         self.settings = settings
-        self._load_model = load or _load_model
+        self._load_model = load or load_weights
+        self._options = EngineOptions(num_blocks=settings.num_blocks, block_size=settings.block_size)
         self._lock = threading.Lock()
         self._state = HostState()
         self._engine: ServingEngine | None = None
         self._thread: threading.Thread | None = None
+        self._watch: LoadWatch | None = None
         self._is_closed = False
+        self._has_story = False
         self._sample = _read_sample(sample_path)
 
     # ------------------------------------------------------------ reading
@@ -89,14 +88,38 @@ class EngineHost:
     def engine(self) -> ServingEngine | None:
         return self._engine
 
-    def view(self) -> EngineView | None:
-        """What the engine does, or the sample trace as long as this engine has not computed anything."""
+    @property
+    def options(self) -> EngineOptions:
+        """Of the engine that serves, or of the first one to come."""
+        engine = self._engine
+        return engine.options if engine else self._options
+
+    @property
+    def default_options(self) -> EngineOptions:
+        """What the page was started with."""
+        return self._options
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether the engine itself is paused: then nobody's answer goes on, until Resume or Step."""
+        engine = self._engine
+        return engine is not None and engine.loop.is_paused
+
+    def replay(self) -> Replay | None:
+        """The story on show. The sample's, until an engine of this page has computed something or was rebuilt; from
+        then on each engine shows its own, also while that is empty."""
         engine = self._engine
         if engine is not None:
-            view = engine.replay.follow(engine.log)
-            if view is not None and engine.replay.has_steps:
-                return view
+            engine.replay.follow(engine.log)
+            if self._has_story or engine.has_steps():
+                self._has_story = True
+                return engine.replay
         return self._sample
+
+    def view(self) -> EngineView | None:
+        """The newest step of what is on show."""
+        replay = self.replay()
+        return replay.view() if replay is not None else None
 
     def health(self) -> dict[str, Any]:
         """The answer of ``GET /health``."""
@@ -122,87 +145,212 @@ class EngineHost:
             await asyncio.sleep(0.05)
         return self._state
 
-    # ------------------------------------------------------------ loading
+    # ------------------------------------------------------------ another model
 
     def load(self, name: str) -> bool:
-        """Begin to load a model in the background. False if another load is still going on."""
+        """Begin to load a model in the background. False if another load or a rebuild is still going on."""
         with self._lock:
-            if self._is_closed or self._state.status == "loading":
+            if self._is_closed or self._is_busy:
                 return False
             self._set(status="loading", model=name, message=f"Loading {name}", progress=None)
-            self._thread = threading.Thread(
-                target=self._run_load, args=(name,), name="load-model", daemon=True
-            )
-            self._thread.start()
+            self._watch = LoadWatch(name, self._report)
+            self._run(self._run_load, name, self._watch)
             return True
+
+    def cancel_load(self) -> bool:
+        """Give up the load that is going on; the old model, if any, goes on. False if there is none."""
+        with self._lock:
+            if self._state.status != "loading" or self._watch is None:
+                return False
+            self._watch.cancel.set()
+            self._set(message="Cancelling", progress=None)
+            return True
+
+    def _run_load(self, name: str, watch: LoadWatch) -> None:
+        try:
+            loaded = self._load_model(name, progress=watch)
+            watch.check_cancelled()
+            options = self.options.for_model(loaded.config.max_model_len)
+            engine = start_engine(loaded, options, self.settings.kv_cache_memory_bytes)
+        except FetchCancelledError:
+            words = f"Loading {name} was cancelled."
+            with self._lock:
+                if self._engine is not None:
+                    self._set(status="ready", model=self._state.serving, message=words, progress=None)
+                else:
+                    self._set(status="error", message=words, progress=None)
+            return
+        except Exception as error:
+            reason = _reason(error, f"loading {name}")
+            with self._lock:
+                self._set(status="error", message=reason, progress=None)
+            return
+        self._change_engine(
+            engine,
+            REPLACED,
+            status="ready",
+            model=loaded.name,
+            serving=loaded.name,
+            message="",
+            progress=None,
+        )
+
+    def _report(self, stage: str, fraction: float | None) -> None:
+        """Called on the loader's thread."""
+        with self._lock:
+            if self._state.message != stage or self._state.progress != fraction:
+                self._set(message=stage, progress=fraction)
+
+    # ------------------------------------------------------------ other options
+
+    def check_options(self, options: EngineOptions) -> None:
+        """Whether ``rebuild`` would take them. Raises ConfigError with the numbers and what to do."""
+        engine = self._serving()
+        options.check_model(engine.loaded.name, engine.longest_context)
+        check_memory(options, engine.bytes_per_token, memory_limit())
+
+    def rebuild(self, options: EngineOptions) -> None:
+        """Begin to put a new engine over the same weights in place of this one, in the background.
+
+        What was running then ends with the reason. If the engine cannot be built, the old one goes on, and
+        ``state.engine_problem`` says why.
+
+        Raises:
+            ConfigError: at once, where the options cannot work; or there is no engine, or it is fixed.
+        """
+        if self.settings.is_hosted:
+            raise ConfigError("The engine of this shared server is fixed.")
+        self.check_options(options)
+        with self._lock:
+            if self._is_closed or self._is_busy:
+                doing = "is being rebuilt" if self._state.is_rebuilding else f"waits for {self._state.model}"
+                raise ConfigError(f"The engine {doing} just now; try again when that is done.")
+            self._set(is_rebuilding=True, engine_problem="")
+            self._run(self._run_rebuild, options)
+
+    def _run_rebuild(self, options: EngineOptions) -> None:
+        try:
+            engine = start_engine(self._serving().loaded, options, self.settings.kv_cache_memory_bytes)
+        except Exception as error:
+            reason = _reason(error, "rebuilding the engine")
+            with self._lock:
+                self._set(is_rebuilding=False, engine_problem=reason)
+            return
+        self._has_story = True  # from here on an empty pool is what there is to see
+        self._change_engine(engine, REBUILT, is_rebuilding=False, engine_problem="")
+
+    def _change_engine(self, engine: ServingEngine, reason: str, **changes: Any) -> None:
+        """Serve with ``engine`` from now on; end what the old one was doing, and free its pool."""
+        with self._lock:
+            unwanted: ServingEngine | None = engine
+            if self._is_closed:
+                reason = SHUT_DOWN
+            else:
+                unwanted, self._engine = self._engine, engine
+                if unwanted is not None:
+                    self._has_story = self._has_story or unwanted.has_steps()
+                    engine.loop.pace = unwanted.loop.pace
+                    if unwanted.loop.is_paused:
+                        engine.loop.pause()
+                self._set(**changes)
+        if unwanted is not None:
+            unwanted.loop.close(reason=reason)
+
+    # ------------------------------------------------------------ the engine's own clock
+
+    def pause(self) -> None:
+        """Stop the engine after the step in progress, for everybody. Raises ConfigError where there is none."""
+        self._serving().loop.pause()
+        self._note_pause()
+
+    def resume(self) -> None:
+        self._serving().loop.resume()
+        self._note_pause()
+
+    def step_once(self) -> bool:
+        """One step and no more: an engine that runs is paused first. False if there is nothing to compute."""
+        loop = self._serving().loop
+        if not loop.is_paused:
+            self.pause()
+        loop.step_once()
+        stats = loop.stats()
+        return stats.num_running + stats.num_waiting > 0
+
+    def set_pace(self, seconds: Any) -> None:
+        """Least seconds a step. Raises ConfigError with the range."""
+        self._serving().loop.pace = check_pace(seconds)
+        with self._lock:
+            self._set()
+
+    @property
+    def pace(self) -> float:
+        engine = self._engine
+        return engine.loop.pace if engine else 0.0
+
+    def _note_pause(self) -> None:
+        with self._lock:
+            self._set(is_paused=self.is_paused)
+
+    # ------------------------------------------------------------ the end, and what all share
 
     def close(self) -> None:
         """End every answer, and those that wait for a model; a load that is going on comes to nothing."""
         with self._lock:
             engine, self._engine = self._engine, None
             self._is_closed = True
-            self._set(status="error", message="The server is shutting down.", serving="", progress=None)
+            words = SHUT_DOWN[0].upper() + SHUT_DOWN[1:]
+            self._state = replace(
+                self._state,
+                version=self._state.version + 1,
+                status="error",
+                message=words,
+                serving="",
+                progress=None,
+            )
+            thread = self._thread
+            if self._watch is not None:
+                self._watch.cancel.set()
         if engine is not None:
-            engine.loop.close()
+            engine.loop.close(reason=SHUT_DOWN)
+        if thread is not None:
+            thread.join(CLOSE_SECONDS)  # a download in a child process ends with it
 
-    def _run_load(self, name: str) -> None:
-        try:
-            loaded = self._load_model(name, progress=self._report)
-            engine = self._start_engine(loaded)
-        except Exception as error:
-            if isinstance(error, MicroVLLMError):
-                logger.error("could not load %s: %s", name, error)
-            else:
-                logger.exception("loading %s failed", name)
-            reason = str(error) if isinstance(error, MicroVLLMError) else f"{type(error).__name__}: {error}"
-            with self._lock:
-                if not self._is_closed:
-                    self._set(status="error", message=reason, progress=None)
-            return
-        with self._lock:
-            unwanted: ServingEngine | None = engine
-            if not self._is_closed:
-                unwanted, self._engine = self._engine, engine
-                self._set(status="ready", model=loaded.name, serving=loaded.name, message="", progress=None)
-        if unwanted is not None:
-            unwanted.loop.close()
+    @property
+    def _is_busy(self) -> bool:
+        return self._state.status == "loading" or self._state.is_rebuilding
 
-    def _start_engine(self, loaded: Any) -> ServingEngine:
-        from micro_vllm.engine.engine import Engine
-        from micro_vllm.engine.loop import EngineLoop
+    def _serving(self) -> ServingEngine:
+        engine = self._engine
+        if engine is None:
+            raise ConfigError(
+                "No model is loaded: there is no engine yet. Choose a model and press Load first."
+            )
+        return engine
 
-        log = TraceLog()
-        config = EngineConfig(
-            model=str(loaded.name),
-            block_size=self.settings.block_size,
-            num_gpu_blocks_override=self.settings.num_blocks,
-            kv_cache_memory_bytes=self.settings.kv_cache_memory_bytes,
-            max_num_batched_tokens=MAX_BATCHED_TOKENS,
-            trace=log,
+    def _run(self, target: Callable[..., None], *args: Any) -> None:
+        self._thread = threading.Thread(
+            target=target, args=args, name=target.__name__.strip("_"), daemon=True
         )
-        return ServingEngine(loaded, EngineLoop(Engine(config, loaded)), log, Replay())
-
-    def _report(self, progress: Any) -> None:
-        """Called by the loader on its thread, with a FetchProgress."""
-        stage = str(getattr(progress, "stage", progress))
-        fraction = getattr(progress, "fraction", None)
-        with self._lock:
-            if not self._is_closed and (self._state.message != stage or self._state.progress != fraction):
-                self._set(message=stage, progress=fraction)
+        self._thread.start()
 
     def _set(self, **changes: Any) -> None:
-        self._state = replace(self._state, version=self._state.version + 1, **changes)
+        """With the lock held. A closed host says nothing new."""
+        if not self._is_closed:
+            self._state = replace(self._state, version=self._state.version + 1, **changes)
 
 
-def _load_model(name: str, progress: Callable[[Any], None]) -> Any:
-    from micro_vllm.model_loader import load_model  # torch comes with it: not before the page is up
+def _reason(error: Exception, what: str) -> str:
+    """In words for the page; the log hears of it too."""
+    if isinstance(error, MicroVLLMError):
+        logger.error("%s failed: %s", what, error)
+        return str(error)
+    logger.exception("%s failed", what)
+    return f"{type(error).__name__}: {error}"
 
-    return load_model(name, progress=progress)
 
-
-def _read_sample(path: Path | None) -> EngineView | None:
+def _read_sample(path: Path | None) -> Replay | None:
     if path is None or not path.is_file():
         return None
     replay = Replay(is_sample=True)
     replay.apply(read_trace(path))
-    return replay.view()
+    return replay

@@ -19,7 +19,7 @@ from ui.event_table import build_event_table
 from ui.fold import fold
 from ui.help_sheet import build_help_sheet
 from ui.live import Live
-from ui.panels.engine import build_engine_panel
+from ui.panels.engine import EnginePanel, build_engine_panel, paused_placeholder
 from ui.panels.model import ModelPanel, build_model_panel
 from ui.panels.sampling import build_sampling_panel
 from ui.runs.compare_panel import build_compare_room
@@ -112,7 +112,7 @@ def build_page(host: EngineHost) -> gr.Blocks:
                             elem_id="system-prompt",
                         )
                     models = build_model_panel(host)
-                    build_engine_panel(context)
+                    engine = build_engine_panel(context)
             with gr.Column(scale=3, min_width=320, elem_id="right"):
                 gr.HTML(
                     html_template=SAMPLE_NOTE,
@@ -136,7 +136,7 @@ def build_page(host: EngineHost) -> gr.Blocks:
             return visitors.of_session(request.session_hash or "").token
 
         page.load(arrive, None, viewer, **quiet)
-        _connect_model_state(page, header, chat.prompt, models, host)
+        _connect_model_state(page, header, chat.prompt, models, engine, host)
     return page
 
 
@@ -163,20 +163,26 @@ def _chart_card(chart: Chart) -> None:
 
 
 def _connect_model_state(
-    page: gr.Blocks, header: gr.HTML, prompt: gr.Textbox, models: ModelPanel, host: EngineHost
+    page: gr.Blocks,
+    header: gr.HTML,
+    prompt: gr.Textbox,
+    models: ModelPanel,
+    engine: EnginePanel,
+    host: EngineHost,
 ) -> None:
     """The script of the page sees that the state has changed and asks for the components that show it."""
 
-    def refresh() -> list[Any]:
+    def refresh(seen: str | None) -> list[Any]:
         state = host.state
-        return [gr.update(placeholder=prompt_placeholder(state)), *models.updates(state)]
+        placeholder = paused_placeholder(host) or prompt_placeholder(state)
+        return [gr.update(placeholder=placeholder), *models.updates(state), *engine.updates(state, seen)]
 
     listen: list[Callable[..., Any]] = [header.apply, page.load]
     gr.on(
         listen,
         refresh,
-        None,
-        [prompt, *models.outputs],
+        [engine.seen],
+        [prompt, *models.outputs, *engine.outputs],
         queue=False,
         show_progress="hidden",
         api_visibility="private",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import math
 from collections.abc import Sequence
@@ -27,6 +28,8 @@ class Field:
     off: float | None
     step: float = 0.05
     is_whole: bool = False
+    highest: float | None = None
+    """Where the page allows less than the engine does."""
 
     @property
     def elem_id(self) -> str:
@@ -39,9 +42,10 @@ FIELDS = (
         "temperature",
         "0 is greedy",
         "How freely the next token is drawn. 0 always takes the likeliest one; 1 draws as the model learned; "
-        "2 is wild.",
+        "2, the highest, is wild.",
         0.7,
         None,
+        highest=2.0,
     ),
     Field(
         "top_p",
@@ -114,11 +118,16 @@ STOP_HELP = (
 )
 
 PRESETS: dict[str, dict[str, float]] = {
-    "precise": {"temperature": 0.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0},
+    "greedy": {"temperature": 0.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0},
+    "precise": {"temperature": 0.2, "top_p": 0.9, "top_k": 0, "min_p": 0.0},
     "balanced": {"temperature": 0.7, "top_p": 0.95, "top_k": 0, "min_p": 0.0},
     "creative": {"temperature": 1.1, "top_p": 1.0, "top_k": 0, "min_p": 0.05},
 }
 DEFAULT_PRESET = "balanced"
+PRESET_HELP = (
+    "Four starting points for temperature, top-p, top-k and min-p. Greedy always takes the likeliest token; precise "
+    "strays little from it; balanced is for chatting; creative is for ideas."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,14 +149,16 @@ def build_sampling_panel(note: str = "") -> Controls:
     """Must be called where the panel belongs on the page. ``note`` tells the limits of a shared server."""
     defaults = [field.default for field in FIELDS]
     with fold(sentence(*defaults, ""), "sampling-panel") as toggle:
-        preset = gr.Radio(
-            list(PRESETS),
-            value=DEFAULT_PRESET,
-            label="preset",
-            show_label=False,
-            container=False,
-            elem_id="preset",
-        )
+        with gr.Row(elem_id="preset-row"):
+            preset = gr.Radio(
+                list(PRESETS),
+                value=DEFAULT_PRESET,
+                label="preset",
+                show_label=False,
+                container=False,
+                elem_id="preset",
+            )
+            reset = gr.Button("Reset", size="sm", elem_id="reset-sampling", scale=0, min_width=64)
         with gr.Row(elem_classes="fields"):
             numbers = tuple(_build_field(field) for field in FIELDS)
         stop_strings = gr.Textbox(
@@ -157,8 +168,13 @@ def build_sampling_panel(note: str = "") -> Controls:
             max_lines=4,
             elem_id="stop-strings",
         )
+        problem = gr.HTML("", elem_id="sampling-problem")
         # Gradio has no tooltips: the browser's own carry the longer words.
-        helps = {field.elem_id: field.help for field in FIELDS} | {"stop-strings": STOP_HELP}
+        helps = {field.elem_id: field.help for field in FIELDS} | {
+            "stop-strings": STOP_HELP,
+            "preset": PRESET_HELP,
+            "reset-sampling": "All fields of this panel as they were at the start.",
+        }
         gr.HTML(
             html_template="",
             js_on_load=f"window.microVLLM.tooltips({json.dumps(helps)})",
@@ -176,11 +192,19 @@ def build_sampling_panel(note: str = "") -> Controls:
         show_progress="hidden",
         api_visibility="private",
     )
+    reset.click(
+        lambda: ["" if value is None else value for value in (*defaults, "")],
+        None,
+        controls.inputs,
+        queue=False,
+        show_progress="hidden",
+        api_visibility="private",
+    )
     gr.on(
         [component.change for component in controls.inputs],
-        lambda *values: (sentence(*values), preset_of(*values)),
+        lambda *values: (sentence(*values), preset_of(*values), problem_html(values)),
         controls.inputs,
-        [toggle, preset],
+        [toggle, preset, problem],
         queue=False,
         show_progress="hidden",
         trigger_mode="always_last",
@@ -241,6 +265,10 @@ def to_params(values: Sequence[Any], max_answer_tokens: int | None = None) -> Sa
             settings[field.name] = None
         else:
             settings[field.name] = _whole(field, value) if field.is_whole else value
+            if field.highest is not None and not _is_at_most(value, field.highest):
+                raise InvalidRequestError(
+                    f"{field.label}={value:g} is out of range; allowed: 0 to {field.highest:g} ({field.hint})."
+                )
     if max_answer_tokens is not None:
         asked = settings["max_tokens"]
         if asked is None:
@@ -251,6 +279,20 @@ def to_params(values: Sequence[Any], max_answer_tokens: int | None = None) -> Sa
             )
     settings["stop"] = parse_stop_strings(values[len(FIELDS)]) or None
     return SamplingParams(**settings)
+
+
+def problem_html(values: Sequence[Any]) -> str:
+    """Why these values would be refused, as soon as they are typed; "" if they would not."""
+    try:
+        to_params(values)
+    except InvalidRequestError as error:
+        return f'<p class="status error" role="status">{html.escape(str(error))}</p>'
+    return ""
+
+
+def _is_at_most(value: Any, highest: float) -> bool:
+    """What is no number is left to SamplingParams, which says so."""
+    return not isinstance(value, int | float) or value != value or value <= highest
 
 
 def _whole(field: Field, value: Any) -> int:
