@@ -15,7 +15,8 @@ from typing import Any
 from ui.charts.focus import NO_FOCUS, Figure, Focus
 from ui.charts.marks import HEADLINE_PX, empty_sentence, headline, note, texts
 from ui.charts.palette import mix, readable_on, request_color
-from ui.charts.prefix_tree import DepthScale, GroupTree, Piece, count_leaves, depth_scale, lay_out, share_rows
+from ui.charts.prefix_plan import AXIS_PX, LEFT_PX, RIGHT_PX, Plan, make_plan
+from ui.charts.prefix_tree import Piece
 from ui.charts.prefix_words import EMPTY, describe, headline_words, piece_wordings
 from ui.charts.theme import LIGHT, MONO, Look, Size, bare_axis, base_layout, quiet_axis
 from ui.charts.wording import longest_that_fits
@@ -29,49 +30,14 @@ CAPTION = (
     '<abbr title="kept for reuse: no request holds it, so it can be evicted. The brighter, the more often found.">#'
     "</abbr> evictable · outlined found just now."
 )
-MIN_ROW_PX = 12
-MAX_ROW_PX = 44
-MIN_COLUMN_PX = 11
-MAX_COLUMN_PX = 60
-_GROUP_WORDS_PX = 14
-_AXIS_PX = 16
-_LEFT_PX = 4
-_RIGHT_PX = 16
 _MAX_STRIPS = 4
 _CHAR_PX = 6.1
-_COLUMN_STEPS = (6, 8, 12, 16, 20, 24, 32, 40, 48, 64, 80, 96, 128, 192, 256)
-
-
-@dataclass(frozen=True, slots=True)
-class _Box:
-    """A piece with its rectangle; x in columns, y in pixels from the top."""
-
-    piece: Piece
-    left: float
-    right: float
-    top: float
-    bottom: float
-
-
-@dataclass(frozen=True, slots=True)
-class _Plan:
-    boxes: tuple[_Box, ...]
-    scale: DepthScale
-    column_px: float
-    row_px: float
-    width: float
-    """Columns of the whole chart."""
-    height: float
-    """Pixels."""
-    group_words: tuple[tuple[int, float], ...]
-    """(group, top) of the words above each group, if there are several."""
-    num_left_out: int
 
 
 def figure(view: EngineView, look: Look = LIGHT, size: Size | None = None, focus: Focus = NO_FOCUS) -> Figure:
     size = size or Size(width=320, height=180)
     tracks = {track.request_id: track for track in view.requests}
-    plan = _plan(view, size, focus)
+    plan = make_plan(view, size, focus)
     labels = _labels(plan, tracks, look, focus)
     return {
         "data": [
@@ -91,7 +57,7 @@ def figure(view: EngineView, look: Look = LIGHT, size: Size | None = None, focus
         ],
         "layout": base_layout(
             look,
-            margin={"l": _LEFT_PX, "r": _RIGHT_PX, "t": HEADLINE_PX, "b": _AXIS_PX},
+            margin={"l": LEFT_PX, "r": RIGHT_PX, "t": HEADLINE_PX, "b": AXIS_PX},
             barmode="overlay",
             bargap=0,
             xaxis=_depth_axis(plan, view, look),
@@ -117,75 +83,17 @@ def figure(view: EngineView, look: Look = LIGHT, size: Size | None = None, focus
     }
 
 
-# ---------------------------------------------------------------- places
-
-
-def _plan(view: EngineView, size: Size, focus: Focus) -> _Plan:
-    height = max(size.height - HEADLINE_PX - _AXIS_PX, 60)
-    width = max(size.width - _LEFT_PX - _RIGHT_PX, 120)
-    num_groups = len(view.info.groups)
-    words_px = _GROUP_WORDS_PX if num_groups > 1 else 0
-    wanted = [count_leaves(view.prefix, group) for group in range(num_groups)]
-    room = int((height - num_groups * words_px) // MIN_ROW_PX)
-    first = [focus.request_id] if focus.request_id else []
-    trees = [
-        lay_out(view.prefix, group, rows, first)
-        for group, rows in enumerate(share_rows(wanted, room))
-        if wanted[group]
-    ]
-    scale = depth_scale((p for t in trees for p in t.pieces), width // MIN_COLUMN_PX)
-    # Both grow in steps, so that boxes stay where they are while chains get longer by a block.
-    columns = next((n for n in _COLUMN_STEPS if n >= scale.num_columns), scale.num_columns)
-    columns = max(columns if columns * MIN_COLUMN_PX <= width else scale.num_columns, width / MAX_COLUMN_PX)
-    num_rows = sum(tree.num_rows for tree in trees)
-    row_px = min((height - len(trees) * words_px) / max(num_rows, 1), MAX_ROW_PX)
-    boxes, words = _boxes_of(trees, scale, row_px, words_px)
-    return _Plan(
-        boxes=tuple(boxes),
-        scale=scale,
-        column_px=width / columns,
-        row_px=row_px,
-        width=columns,
-        height=height,
-        group_words=tuple(words) if num_groups > 1 else (),
-        num_left_out=sum(tree.num_left_out for tree in trees),
-    )
-
-
-def _boxes_of(
-    trees: Sequence[GroupTree], scale: DepthScale, row_px: float, words_px: float
-) -> tuple[list[_Box], list[tuple[int, float]]]:
-    boxes: list[_Box] = []
-    words: list[tuple[int, float]] = []
-    top = 0.0
-    for tree in trees:
-        words.append((tree.group, top))
-        top += words_px
-        for piece in tree.pieces:
-            boxes.append(
-                _Box(
-                    piece,
-                    round(scale.column(piece.start), 3),
-                    round(scale.column(piece.stop), 3),
-                    round(top + piece.top * row_px + 0.75, 2),
-                    round(top + piece.bottom * row_px - 0.75, 2),
-                )
-            )
-        top += tree.num_rows * row_px
-    return boxes, words
-
-
 # ---------------------------------------------------------------- traces
 
 
 def _boxes(
-    plan: _Plan, view: EngineView, tracks: dict[str, RequestTrack], look: Look, focus: Focus
+    plan: Plan, view: EngineView, tracks: dict[str, RequestTrack], look: Look, focus: Focus
 ) -> dict[str, Any]:
     """One bar a piece; of a shared piece one strip for each holder, so that each can be clicked."""
     base, length, y, heights, colors, shapes, marks, owners, hover = [], [], [], [], [], [], [], [], []
     for box in plan.boxes:
         held = [tracks[r] for r in box.piece.first.owners if r in tracks][:_MAX_STRIPS]
-        strips = held or [None]
+        strips: list[RequestTrack | None] = [*held] or [None]
         words = describe(box.piece, view, tracks)
         height = (box.bottom - box.top) / len(strips)
         for i, track in enumerate(strips):
@@ -234,7 +142,7 @@ def piece_fill(piece: Piece, track: RequestTrack | None, look: Look, focus: Focu
     return mix(fill, look.card, 0.72) if is_faded else fill
 
 
-def _stubs(plan: _Plan, look: Look) -> dict[str, Any]:
+def _stubs(plan: Plan, look: Look) -> dict[str, Any]:
     """Where the beginning of a chain was evicted: a dotted line instead of it."""
     x: list[float | None] = []
     y: list[float | None] = []
@@ -246,7 +154,7 @@ def _stubs(plan: _Plan, look: Look) -> dict[str, Any]:
     return _path(x, y, look.muted, 1.5, dash="dot")
 
 
-def _dividers(plan: _Plan, look: Look) -> dict[str, Any]:
+def _dividers(plan: Plan, look: Look) -> dict[str, Any]:
     """Between the blocks of a piece; a shortened run ends like a pile of sheets."""
     x: list[float | None] = []
     y: list[float | None] = []
@@ -266,14 +174,14 @@ def _dividers(plan: _Plan, look: Look) -> dict[str, Any]:
     return _path(x, y, look.card, 1)
 
 
-def _outlines(plan: _Plan, view: EngineView, look: Look) -> dict[str, Any]:
+def _outlines(plan: Plan, view: EngineView, look: Look) -> dict[str, Any]:
     """Found in the newest step."""
     now = max(view.executed_step, 1)
     boxes = [box for box in plan.boxes if (box.piece.first.last_hit_step or 0) >= now]
     return _path(*_rectangles([(b.left, b.top, b.right, b.bottom) for b in boxes]), look.outline, 2)
 
 
-def _position(plan: _Plan, view: EngineView, focus: Focus, look: Look) -> dict[str, Any]:
+def _position(plan: Plan, view: EngineView, focus: Focus, look: Look) -> dict[str, Any]:
     """The block that holds the token which the viewer has chosen, in each group."""
     found = []
     if focus.request_id is not None and focus.position is not None:
@@ -296,7 +204,7 @@ class _Label:
     """Width of the ground it needs, 0 for none."""
 
 
-def _labels(plan: _Plan, tracks: dict[str, RequestTrack], look: Look, focus: Focus) -> list[_Label]:
+def _labels(plan: Plan, tracks: dict[str, RequestTrack], look: Look, focus: Focus) -> list[_Label]:
     """Who, how often found, how many blocks: as much of it as the box has room for."""
     labels = []
     for box in plan.boxes:
@@ -361,7 +269,7 @@ def _path(
 # ---------------------------------------------------------------- axis and words
 
 
-def _depth_axis(plan: _Plan, view: EngineView, look: Look) -> dict[str, Any]:
+def _depth_axis(plan: Plan, view: EngineView, look: Look) -> dict[str, Any]:
     """Tokens from the beginning, at the depths where something begins or ends, as far as the numbers have room."""
     ticks: list[tuple[float, str]] = []
     last = plan.scale.bounds[-1]
@@ -381,7 +289,7 @@ def _depth_axis(plan: _Plan, view: EngineView, look: Look) -> dict[str, Any]:
     )
 
 
-def _group_words(plan: _Plan, view: EngineView, look: Look) -> list[dict[str, Any]]:
+def _group_words(plan: Plan, view: EngineView, look: Look) -> list[dict[str, Any]]:
     words = []
     for group, top in plan.group_words:
         window = view.info.groups[group].window

@@ -42,13 +42,19 @@ def percent(share: float) -> str:
     return f"{value:.1f} %" if 0 < value < 9.95 else f"{value:.0f} %"
 
 
+def duration_tick(seconds: float) -> str:
+    """For the round numbers of an axis: 250 ms, 1.5 s."""
+    return f"{seconds:g} s" if seconds >= 1 else f"{1000 * seconds:g} ms"
+
+
 def round_up(value: float) -> float:
-    """The next of 1, 2, 5, 10, 20, ... (or 0.5, 0.2, ...): an axis that grows in steps stays still in between."""
+    """The next of 1, 1.5, 2, 3, 4, 6, 8, 10, 15, ... (or 0.8, 0.6, ...): an axis that grows in steps stays still in
+    between."""
     step = 1e-6
     while True:
-        for digit in (1, 2, 5):
+        for digit in (1, 1.5, 2, 3, 4, 6, 8):
             if value <= digit * step * (1 + 1e-9):
-                return round(digit * step, 6)
+                return round(digit * step, 7)
         step *= 10
 
 
