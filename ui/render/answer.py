@@ -31,7 +31,7 @@ def _body(text: str, grows: bool) -> str:
     if not grows:
         return markdown_html(text.strip("\n"))
     now = completed(text.strip("\n"))
-    return markdown_html(now.text, unfinished=now.formula)
+    return markdown_html(now.text, grows=True, unfinished=now.formula)
 
 
 def _thought(part: Part, body: str, grows: bool) -> str:

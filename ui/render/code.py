@@ -46,13 +46,14 @@ _KINDS = (
 )
 
 
-def code_html(code: str, language: str) -> str:
-    """A block of code, its language above it. ``language``: the first word behind the fence, "" for none."""
-    head = f'<div class="code-head">{html.escape(language)}</div>' if language else ""
-    label = html.escape(f"code, {language}" if language else "code", quote=True)
+def code_html(code: str, info: str) -> str:
+    """A block of code. ``info``: the words behind the fence, the first of which names the language; "" for none."""
+    language = info.split(maxsplit=1)[0].lower() if info else ""
+    head = f'<div class="code-head">{html.escape(info)}</div>' if info else ""
+    label = html.escape(f"code, {language[:40]}" if language else "code")
     return (
         f'<div class="code-block">{head}<pre tabindex="0" role="group" aria-label="{label}">'
-        f"<code>{_highlighted(code, language.lower())}</code></pre></div>\n"
+        f"<code>{_highlighted(code, language)}</code></pre></div>\n"
     )
 
 

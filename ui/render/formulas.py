@@ -17,7 +17,7 @@ from markdown_it.token import Token
 
 from ui.render.mathml import MAX_LATEX, math_html, source_html
 
-_CLOSERS = {"$$": "$$", r"\[": r"\]", r"\(": r"\)"}
+CLOSERS = {"$$": "$$", r"\[": r"\]", r"\(": r"\)", "$": "$"}
 _DOLLAR = re.compile(r"(?<!\\)\$")
 _SIGN = re.compile(r"[\\^_={}+<>]|\d\s*[-*/]\s*\d")
 _PROSE = re.compile(r"[A-Za-z]{2,}[,.;:]?\s+[A-Za-z]{2,}")
@@ -38,7 +38,7 @@ def formulas(md: MarkdownIt) -> None:
 
 
 def _inline(state: StateInline, silent: bool) -> bool:
-    found = _inline_formula(state.src, state.pos, state.posMax)
+    found = inline_formula(state.src, state.pos, state.posMax)
     if found is None:
         return False
     opener, content, end = found
@@ -49,14 +49,14 @@ def _inline(state: StateInline, silent: bool) -> bool:
     return True
 
 
-def _inline_formula(text: str, start: int, stop: int) -> tuple[str, str, int] | None:
+def inline_formula(text: str, start: int, stop: int) -> tuple[str, str, int] | None:
     """(opener, content, end) of the formula that begins at ``start``."""
     if text[start] not in "$\\":
         return None
     opener = text[start : start + 2]
     stop = min(stop, start + MAX_LATEX)
-    if opener in _CLOSERS:
-        end = text.find(_CLOSERS[opener], start + 2, stop)
+    if opener in CLOSERS:
+        end = text.find(CLOSERS[opener], start + 2, stop)
         content = text[start + 2 : end]
         return (opener, content, end + 2) if end > 0 and content.strip() else None
     if (
@@ -91,20 +91,25 @@ def _render_inline(renderer: Any, tokens: Sequence[Token], index: int, options: 
 
 
 def _block(state: StateBlock, start_line: int, end_line: int, silent: bool) -> bool:
-    """From a line that begins with ``$$`` or ``\\[`` to one that ends with its closer; a blank line ends the search."""
+    """From a line that begins with ``$$`` or ``\\[`` to one that ends with its closer; a blank line
+    and a second opener end the search."""
     if state.is_code_block(start_line):
         return False
     begin = state.bMarks[start_line] + state.tShift[start_line]
     opener = state.src[begin : begin + 2]
     if opener not in ("$$", r"\["):
         return False
-    closer = _CLOSERS[opener]
+    closer = CLOSERS[opener]
     lines: list[str] = []
     length = 0
     for line in range(start_line, end_line):
         first = begin + 2 if line == start_line else state.bMarks[line] + state.tShift[line]
         text = state.src[first : state.eMarks[line]]
-        if line > start_line and (not text.strip() or state.sCount[line] < state.blkIndent):
+        if line > start_line and (
+            not text.strip()
+            or state.sCount[line] < state.blkIndent
+            or (opener != closer and text.startswith(opener))
+        ):
             return False
         length += len(text)
         found = text.find(closer)

@@ -13,40 +13,54 @@ from markdown_it.token import Token
 
 from ui.render.code import code_html
 from ui.render.formulas import formulas
+from ui.render.prompt import prompt_html
 
 MAX_NESTING = 20
 """Levels of quotes and lists; deeper ones are text."""
+MAX_BLOCK = 50_000
+"""Characters of a block; a longer one, unless it is code, is shown as typed."""
+MAX_REMEMBERED = 4_000
+"""Characters of a block that is remembered, of at most 512 blocks."""
 _SCHEMES = ("http", "https", "mailto")
 
 
-def markdown_html(text: str, *, unfinished: str | None = None) -> str:
-    """``unfinished``: the content of a formula at the end that was closed only for now; it is shown as source.
+def markdown_html(text: str, *, grows: bool = False, unfinished: str | None = None) -> str:
+    """``grows``: more text will come. ``unfinished``: the content of a formula at the end that was closed only for
+    now; it is shown as source.
 
     Top-level blocks are rendered one by one and remembered: while an answer grows, only its last block is new.
     """
-    lines = text.split("\n")
     blocks = _blocks(text)
-    if unfinished is not None and blocks:
-        *finished, last = blocks
-        ending = _MARKDOWN.render("\n".join(lines[slice(*last)]), {"unfinished": unfinished})
-        return "".join(_block_html("\n".join(lines[slice(*block)])) for block in finished) + ending
-    return "".join(_block_html("\n".join(lines[slice(*block)])) for block in blocks)
+    if not grows or not blocks:
+        return "".join(map(_finished, blocks))
+    return "".join(map(_finished, blocks[:-1])) + _rendered(blocks[-1], {"unfinished": unfinished})
 
 
-def _blocks(text: str) -> list[tuple[int, int]]:
-    """First line and the line behind the last one of each top-level block."""
+def _blocks(text: str) -> list[str]:
+    """The source of each top-level block. Each means the same alone: there are no references between them."""
     tokens: list[Token] = []
     _MARKDOWN.block.parse(text, _MARKDOWN, {}, tokens)
+    lines = text.split("\n")
     return [
-        (token.map[0], token.map[1])
+        "\n".join(lines[slice(*token.map)])
         for token in tokens
         if token.level == 0 and token.nesting >= 0 and token.map is not None and token.type != "inline"
     ]
 
 
-@lru_cache(maxsize=1024)
-def _block_html(text: str) -> str:
-    return str(_MARKDOWN.render(text))
+def _finished(block: str) -> str:
+    return _remembered(block) if len(block) <= MAX_REMEMBERED else _rendered(block, {})
+
+
+@lru_cache(maxsize=512)
+def _remembered(block: str) -> str:
+    return _rendered(block, {})
+
+
+def _rendered(block: str, env: dict[str, Any]) -> str:
+    if len(block) > MAX_BLOCK and not block.lstrip().startswith(("```", "~~~")):
+        return prompt_html(block)
+    return str(_MARKDOWN.render(block, env))
 
 
 # ---------------------------------------------------------------- the parser
@@ -76,8 +90,7 @@ def _is_harmless(url: str) -> bool:
 
 
 def _fence(renderer: Any, tokens: Sequence[Token], index: int, options: Any, env: Any) -> str:
-    info = unescapeAll(tokens[index].info).split()
-    return code_html(tokens[index].content, info[0][:40] if info else "")
+    return code_html(tokens[index].content, unescapeAll(tokens[index].info).strip())
 
 
 def _code_block(renderer: Any, tokens: Sequence[Token], index: int, options: Any, env: Any) -> str:

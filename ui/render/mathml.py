@@ -24,6 +24,23 @@ linethickness lspace mathvariant maxsize minsize movablelimits notation rowlines
 separator stretchy voffset width
 """
 _ATTRIBUTES = frozenset(_ATTRIBUTE_NAMES.split())
+_ENVIRONMENT = re.compile(r"\\(begin|end)\s*\{([^{}]*)\}")
+_KNOWN = """
+array matrix pmatrix bmatrix Bmatrix vmatrix Vmatrix smallmatrix cases split substack align* equation equation*
+"""
+_ENVIRONMENTS = {name: name for name in _KNOWN.split()} | {
+    "align": "align*",
+    "aligned": "align*",
+    "eqnarray": "align*",
+    "eqnarray*": "align*",
+    "gather": "align*",
+    "gather*": "align*",
+    "gathered": "align*",
+    "multline": "align*",
+    "multline*": "align*",
+    "dcases": "cases",
+}
+"""What latex2mathml knows, and what it can stand for; it drops others silently."""
 _VALUE = re.compile(r"[-+]?[A-Za-z0-9.% ]{0,40}")
 _NUMBER = re.compile(r"\d+(?:\.\d*)?")
 _REFERENCE = re.compile(r"&#x([0-9A-Fa-f]{1,6});")
@@ -50,7 +67,8 @@ def _mathml(latex: str, display: bool) -> str | None:
     if not latex or len(latex) > MAX_LATEX or _DEFINITION.search(latex) or _depth(latex) > MAX_DEPTH:
         return None
     try:
-        tree = Converter(display="block" if display else "inline").convert_to_element(latex)
+        known = _ENVIRONMENT.sub(lambda found: rf"\{found[1]}{{{_ENVIRONMENTS[found[2].strip()]}}}", latex)
+        tree = Converter(display="block" if display else "inline").convert_to_element(known)
         out: list[str] = []
         _write(tree, out)
     except Exception:  # latex2mathml raises whatever the place at which it gave up raises

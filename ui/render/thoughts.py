@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 OPEN, CLOSE = "<think>", "</think>"
 _LOOK = re.compile(r"(?m)^ {0,3}(?P<fence>`{3,}|~{3,})[^\n]*|(?P<ticks>`+)|(?P<open><think>)")
-_LONE_CLOSE = re.compile(r"(?m)^\s*</think>|</think>\s*$")
+_FENCE = re.compile(r"(?m)^ {0,3}(?:```|~~~)")
 _CODE_SPAN = 2_000
 """Characters in which the end of inline code is looked for."""
 
@@ -33,10 +33,10 @@ def split_thoughts(text: str, *, is_open: bool = False) -> list[Part]:
     parts: list[Part] = []
     at = 0
     first = _find_open(text, 0)
-    lone = _LONE_CLOSE.search(text, 0, first if first is not None else len(text))
-    if lone is not None and not _is_in_code(text, lone.start()):
-        parts.append(Part(text[: lone.start()], is_thought=True))
-        at = lone.end()
+    lone = _lone_close(text, first if first is not None else len(text))
+    if lone is not None:
+        parts.append(Part(text[:lone], is_thought=True))
+        at = lone + len(CLOSE)
         first = _find_open(text, at)
     while first is not None:
         parts.append(Part(text[at:first]))
@@ -76,9 +76,15 @@ def _end_of_span(text: str, ticks: str, at: int) -> int:
     return end.end() if end else at
 
 
-def _is_in_code(text: str, place: int) -> bool:
-    """Whether a code fence is open there."""
-    return len(re.findall(r"(?m)^ {0,3}(?:```|~~~)", text[:place])) % 2 == 1
+def _lone_close(text: str, stop: int) -> int | None:
+    """Where a ``</think>`` stands that nothing opened: at the start or the end of a line, outside of code."""
+    place = text.find(CLOSE, 0, stop)
+    if place < 0:
+        return None
+    before = text[text.rfind("\n", 0, place) + 1 : place]
+    after = text[place + len(CLOSE) : max(text.find("\n", place), 0) or len(text)]
+    is_in_fence = len(_FENCE.findall(text, 0, place)) % 2 == 1
+    return None if is_in_fence or (before.strip() and after.strip()) else place
 
 
 def _without_begun_tag(text: str) -> str:

@@ -1,20 +1,34 @@
-"""An answer in the middle of a construct, completed for the moment, so that nothing flickers while it streams."""
+"""An answer in the middle of a construct, completed for the moment, so that nothing flickers while it streams.
+
+Marks that say how text will look are never shown as text: bold text is bold from its first letter on, a table is a
+table from its first cell on, and a formula is shown as its source until its end is there.
+"""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
 
+from ui.render.formulas import CLOSERS, inline_formula
+
 _TAIL = 4_000
 """Characters of the last paragraph that are looked at."""
 _FENCE = re.compile(r"(?m)^[ \t]*(?:[-*+>][ \t]+)*(`{3,}|~{3,})[^\n]*$")
-_BARE_MARKER = re.compile(
-    r"(?:^|\n)[ \t]*(?:[-*+]|\d{1,9}[.)]|#{1,6}|>|`{1,2}|~{1,2}|-{2,}|\*{2,}|_{1,3})[ \t]*$"
-)
-_HALF_LINK = re.compile(r"!?\[([^\[\]\n]{0,300})\]\((?:[^()\n]{0,1000})$")
-_HALF_AUTOLINK = re.compile(r"<(?:https?:|mailto:)[^<>\s]*$")
-_SPANS = re.compile(r"\\[\s\S]|`+|\*\*|~~|\*|(?<![^\W_])__?(?=\S)|__?(?![^\W_])")
+_BEGUN_LINE = re.compile(r"(?:^|\n)[ \t]*(?:[-*+_]{1,3}|\d{1,9}[.)]|#{1,6}|>|`{1,2}|~{1,2}|\||\\)[ \t]*$")
+_BEGUN_NUMBER = re.compile(r"\n[ \t]*\d{1,3}$")
+_LINE_START = re.compile(r"(?m)^[ \t]*(?:[-*+]|\d{1,9}[.)]|#{1,6}|>)[ \t]+")
+_HALF_LINK = re.compile(r"!?\[([^\[\]\n]{0,300})\](?:\([^()\n]{0,1000})$")
 _DELIMITER_ROW = re.compile(r"[|:\- \t]*")
+_RUN = re.compile(r"\*+|_+|~+")
+
+
+def _prefixes(*words: str) -> str:
+    return "|".join(word[:length] for word in words for length in range(len(word), 0, -1))
+
+
+_HALF_AUTOLINK = re.compile(
+    rf"<(?:(?:https?://|mailto:)[^<>\s]{{0,1000}}|{_prefixes('https://', 'http://', 'mailto:')})?$"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,16 +43,18 @@ def completed(text: str) -> Completed:
     fence = _open_fence(text)
     if fence is not None:
         last = text.rfind("\n") + 1
-        stripped = text[last:].strip()
-        begun = stripped and not stripped.strip(fence[0]) and len(stripped) < len(fence)
-        return Completed(text[:last] if begun else text)
-    text = _BARE_MARKER.sub("", text)
-    start = max(text.rfind("\n\n") + 2 if "\n\n" in text else 0, len(text) - _TAIL)
-    head, tail = text[:start], text[start:]
-    tail = _table(tail)
-    if tail.startswith("|") or "\n|" in tail:
-        return Completed(head + tail)
-    return _spans(head, tail)
+        marks = text[last:].strip()
+        is_begun = marks != "" and not marks.strip(fence[0]) and len(marks) < len(fence)
+        return Completed(text[:last] if is_begun else text)
+    text = _BEGUN_NUMBER.sub("", _BEGUN_LINE.sub("", text))
+    start = max(text.rfind("\n\n") + 1, len(text) - _TAIL, 0)
+    tail = _table(text[start:])
+    line = tail[tail.rfind("\n") + 1 :]
+    if line.lstrip().startswith("|"):
+        cell = max(tail.rfind("|") + 1, 0)
+    else:
+        cell = max((found.end() for found in _LINE_START.finditer(tail)), default=0)
+    return _spans(text[:start] + tail[:cell], tail[cell:])
 
 
 def _open_fence(text: str) -> str | None:
@@ -65,55 +81,84 @@ def _table(tail: str) -> str:
     return "\n".join([*lines[:first], rows[0], "|" + "---|" * len(cells)])
 
 
+# ---------------------------------------------------------------- inside of the last paragraph
+
+
 def _spans(head: str, tail: str) -> Completed:
-    """Close what is open in the last paragraph: inline code, a formula, a link, emphasis."""
-    opened: list[str] = []
+    """Close what is open at the end: inline code, a formula, emphasis, a link."""
+    opened: list[list] = []  # [mark, how many of them are open], the innermost last
     at = 0
     while at < len(tail):
-        formula = next((o for o in (r"\(", r"\[", "$$") if tail.startswith(o, at)), None)
-        if formula:
-            closer = {r"\(": r"\)", r"\[": r"\]", "$$": "$$"}[formula]
-            close = tail.find(closer, at + 2)
-            if close < 0:
-                return _open_formula(head, tail, at, closer)
-            at = close + 2
-            continue
-        found = _SPANS.match(tail, at)
-        if not found:
+        char = tail[at]
+        if char == "`":
+            marks = re.compile("`+").match(tail, at)[0]  # type: ignore[index]
+            close = re.compile(rf"(?<!`){marks}(?!`)").search(tail, at + len(marks))
+            if close is None:
+                return _open_code(head, tail, at, marks)
+            at = close.end()
+        elif char in "\\$" and (formula := inline_formula(tail, at, len(tail))):
+            at = formula[2]
+        elif char in "\\$" and (opener := _opener(tail, at)):
+            return _open_formula(head, tail, at, opener)
+        elif char == "\\":
+            at += 2
+        elif found := _RUN.match(tail, at):
+            at = found.end()
+            _take_run(opened, tail, found.start(), at)
+        else:
             at += 1
-            continue
-        mark, at = found[0], found.end()
-        if mark[0] == "\\":
-            continue
-        if mark[0] == "`":
-            end = re.compile(rf"(?<!`){mark}(?!`)").search(tail, at)
-            if end is None:
-                if not tail[at:].strip():
-                    return Completed(head + tail[: found.start()])
-                return (
-                    Completed(head + tail + mark)
-                    if not tail.endswith("`")
-                    else Completed(head + tail.rstrip("`") + mark)
-                )
-            at = end.end()
-        elif mark in opened:
-            del opened[opened.index(mark) :]
-        elif at < len(tail) and not tail[at].isspace():
-            opened.append(mark)
-        elif at == len(tail) and mark != "_":
-            tail = tail[: found.start()]
-    tail = _HALF_LINK.sub(lambda link: link[1], tail)
-    tail = _HALF_AUTOLINK.sub("", tail)
-    if opened:
-        body = tail.rstrip()
-        tail = body + "".join(reversed(opened))
-    return Completed(head + tail)
+    tail = _HALF_AUTOLINK.sub("", _HALF_LINK.sub(r"\1", tail))
+    if tail.endswith("\\") and not tail.endswith("\\\\"):
+        tail = tail[:-1]
+    bare = tail.rstrip("*_~")
+    if len(bare) < len(tail) and (not bare or bare[-1].isspace()):
+        tail = bare  # an opener with nothing behind it yet
+    closers = "".join(mark * count for mark, count in reversed(opened))
+    return Completed(head + (tail.rstrip() + closers if closers else tail))
 
 
-def _open_formula(head: str, tail: str, at: int, closer: str) -> Completed:
-    content = tail[at + 2 :]
-    if closer[0] == content[-1:]:  # half of the closer
+def _take_run(opened: list[list], tail: str, start: int, end: int) -> None:
+    """One run of ``*``, ``_`` or ``~``: it closes what the same mark has opened, or opens."""
+    mark, count = tail[start], end - start
+    before, after = tail[start - 1 : start], tail[end : end + 1]
+    closes = before != "" and not before.isspace() and not (mark == "_" and after.isalnum())
+    opens = after != "" and not after.isspace() and not (mark == "_" and before.isalnum())
+    if closes:
+        for index in range(len(opened) - 1, -1, -1):
+            if opened[index][0] == mark and count:
+                used = min(count, opened[index][1])
+                count -= used
+                opened[index][1] -= used
+                del opened[index + bool(opened[index][1]) :]
+        if not opens:
+            return
+    if count and opens and (mark != "~" or count == 2) and count <= 3:
+        opened.append([mark, count])
+
+
+def _opener(tail: str, at: int) -> str | None:
+    """The delimiter of a formula that begins at ``at`` and has no end yet."""
+    pair = tail[at : at + 2]
+    if pair in CLOSERS and CLOSERS[pair] not in tail[at + 2 :]:
+        return pair
+    content = tail[at + 1 :]
+    is_formula = re.match(r"(?!\d)\S[^$]*[\\^_{]", content) and not tail[at - 1 : at].isalnum()
+    return "$" if tail[at] == "$" and "$" not in content and is_formula else None
+
+
+def _open_formula(head: str, tail: str, at: int, opener: str) -> Completed:
+    closer = CLOSERS[opener]
+    content = tail[at + len(opener) :]
+    if len(closer) == 2 and content.endswith(closer[0]):  # half of the closer
         content = content[:-1]
+    content = content.rstrip()
     if not content.strip():
         return Completed(head + tail[:at])
-    return Completed(head + tail[: at + 2] + content + closer, content)
+    return Completed(head + tail[:at] + opener + content + closer, content)
+
+
+def _open_code(head: str, tail: str, at: int, marks: str) -> Completed:
+    content = tail[at + len(marks) :].rstrip("`")
+    if not content.strip():
+        return Completed(head + tail[:at])
+    return Completed(head + tail[:at] + marks + content + marks)
