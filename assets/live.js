@@ -3,13 +3,16 @@
 (function () {
   "use strict";
 
-  const FAST = 200, CALM = 1000, HIDDEN = 5000, OFFLINE = 3000;
+  // Milliseconds between questions: while something happens, while nothing does, hidden, and without a connection.
+  const FAST = 100, CALM = 500, HIDDEN = 5000, OFFLINE = 3000, PATIENCE = 15000, BUSY = 2000;
 
-  const charts = new Map();   // elem_id -> {box, figure, version, plotted}
+  const charts = new Map();   // elem_id -> {box, figure, version, plotted, zoom}
   const panes = new Map();    // name -> {ask, show}
-  let header = null;          // {element, server, trigger}
+  const parts = [];           // {ask, show}: the clock, the focus
+  let header = null;          // {element, trigger}
   let notes = null;
-  let timer = 0, polling = false, seenState = null, story = null, busyUntil = 0, drawing = 0;
+  let timer = 0, polling = false, again = false, seenState = null, story = null, busyUntil = 0, drawing = 0;
+  let introduced = 0;
 
   // ---------------------------------------------------------------- polling
 
@@ -28,47 +31,83 @@
   }
 
   function question() {
-    const asked = {};
+    const asked = { viewer: viewer(), theme: theme(), charts: {}, panes: {} };
     for (const [id, chart] of charts) {
-      if (!window.Plotly || !inView(chart.box)) continue;
-      asked[id] = { w: chart.box.clientWidth, h: chart.box.clientHeight, version: chart.version };
+      if (!window.Plotly || document.hidden || !inView(chart.box)) continue;
+      asked.charts[id] = { w: chart.box.clientWidth, h: chart.box.clientHeight, version: chart.version };
     }
-    const panesAsked = {};
     for (const [name, one] of panes) {
       const wanted = one.ask();
-      if (wanted != null) panesAsked[name] = wanted;
+      if (wanted != null) asked.panes[name] = wanted;
     }
-    return { viewer: viewer(), theme: theme(), charts: asked, panes: panesAsked };
+    for (const part of parts) Object.assign(asked, part.ask());
+    return asked;
+  }
+
+  async function ask() {
+    const reply = await fetch("live", { method: "POST", body: JSON.stringify(question()),
+      headers: { "Content-Type": "application/json" }, signal: AbortSignal.timeout(PATIENCE) });
+    if (!reply.ok) throw new Error("status " + reply.status);
+    return reply.json();
   }
 
   async function poll() {
-    if (polling || !header) return;
+    if (polling || !header) { again = true; return; }
     polling = true;
+    again = false;
     let wait = CALM;
     try {
-      const answer = JSON.parse(await header.server.poll(question()));
-      showHead(answer.head);
-      for (const [name, told] of Object.entries(answer.panes || {})) if (told != null) panes.get(name).show(told);
-      const begun = performance.now();
-      for (const [id, change] of Object.entries(answer.charts || {})) await update(charts.get(id), change);
-      // Drawing gets at most a fifth of the time: on a small machine the model wants the same cores.
-      drawing = 0.7 * drawing + 0.3 * (performance.now() - begun);
+      const answer = await ask();
+      await show(answer);
       const now = performance.now();
-      if (answer.head.running || answer.head.waiting || answer.head.status === "loading") busyUntil = now + 2000;
-      if (now < busyUntil || !window.Plotly) wait = Math.max(FAST, 4 * drawing);
+      if (answer.head.running || answer.head.waiting || answer.head.status === "loading") busyUntil = now + BUSY;
+      if (now < busyUntil || !window.Plotly) wait = Math.max(FAST, answer.next || 0, 2 * drawing);
+      if (answer.again) wait = answer.again;
     } catch (error) {
       await setOffline();
       wait = OFFLINE;
     }
     polling = false;
     clearTimeout(timer);
-    timer = setTimeout(poll, document.hidden ? HIDDEN : wait);
+    timer = setTimeout(poll, again ? 0 : document.hidden ? HIDDEN : wait);
+  }
+
+  async function show(answer) {
+    showHead(answer.head);
+    for (const what of answer.broken || []) console.error("the server could not make " + what);
+    if (answer.again) return;
+    const clock = answer.clock;
+    if (clock && story !== clock.story) forgetStory(clock.story);
+    for (const part of parts) part.show(answer);
+    for (const [name, told] of Object.entries(answer.panes || {})) if (told != null) panes.get(name).show(told);
+    const changed = Object.entries(answer.charts || {});
+    if (changed.length) {
+      const begun = performance.now();
+      for (const [id, change] of changed) await update(charts.get(id), change);
+      // Drawing gets at most a third of the time: on a small machine the model wants the same cores.
+      drawing = 0.7 * drawing + 0.3 * (performance.now() - begun);
+    }
+    if (clock) window.dispatchEvent(new CustomEvent("mv:drawn", { detail: { step: clock.step, charts: changed.length } }));
+  }
+
+  // Other steps, other blocks: of another engine, or of a file. What was zoomed into is not there any more.
+  function forgetStory(name) {
+    story = name;
+    for (const one of charts.values()) one.zoom = {};
   }
 
   function pollSoon() {
-    busyUntil = performance.now() + 2000;
+    busyUntil = performance.now() + BUSY;
     clearTimeout(timer);
-    timer = setTimeout(poll, 0);
+    if (polling) again = true;
+    else timer = setTimeout(poll, 0);
+  }
+
+  // Whoever does something wants to see what comes of it.
+  function awaken() {
+    const now = performance.now();
+    if (now > busyUntil && !polling) pollSoon();
+    else busyUntil = now + BUSY;
   }
 
   // ---------------------------------------------------------------- charts
@@ -88,6 +127,8 @@
   }
 
   async function draw(chart) {
+    // Hidden since it was asked for: the figure is kept, and drawn in full size when its box has one again.
+    if (!chart.figure || !chart.box.clientWidth || !chart.box.clientHeight) return;
     // The arrays are changed in place: datarevision is how Plotly is told.
     const layout = Object.assign({}, chart.figure.layout, { datarevision: chart.version,
       width: chart.box.clientWidth, height: chart.box.clientHeight });
@@ -98,6 +139,7 @@
     await Plotly.newPlot(chart.box, chart.figure.data, layout, config(chart));
     chart.box.on("plotly_relayout", (change) => zoomed(chart, change));
     chart.box.on("plotly_doubleclick", () => unzoom(chart));
+    if (window.microVLLM.focusable) window.microVLLM.focusable(chart.box);
   }
 
   function config(chart) {
@@ -112,7 +154,8 @@
   function zoomed(chart, change) {
     for (const [key, value] of Object.entries(change)) {
       const [, axis, end] = /^([xy]axis\d*)\.range\[([01])\]$/.exec(key) || [];
-      if (axis) (chart.zoom[axis] = chart.zoom[axis] || chart.figure.layout[axis].range.slice())[end] = value;
+      const range = axis && (chart.zoom[axis] || (chart.figure.layout[axis] || {}).range);
+      if (range) (chart.zoom[axis] = chart.zoom[axis] || range.slice())[end] = value;
     }
   }
 
@@ -127,7 +170,7 @@
     charts.set(id, one);
     new ResizeObserver(() => {
       if (!box.clientWidth || !box.clientHeight) return;
-      if (one.plotted) Plotly.relayout(box, { width: box.clientWidth, height: box.clientHeight });
+      if (window.Plotly) draw(one);
       pollSoon();  // cells and labels are laid out for a size
     }).observe(box);
     addTab(element, id, title);
@@ -141,37 +184,49 @@
     if (node && node.textContent !== text) node.textContent = text;
   }
 
+  function setMood(mood) {
+    header.element.querySelector('[data-pill="model"]').dataset.mood = mood;
+  }
+
   function showHead(head) {
     const loading = head.status === "loading";
     const share = head.progress == null ? "" : " " + Math.round(head.progress * 100) + " %";
-    setText("model", head.total ? head.model : loading ? head.message + share : "no model is loaded");
-    setText("badge", [head.badge, head.dtype].filter(Boolean).map((t) => " · " + t).join(""));
+    const words = loading ? head.message + share : "no model is loaded";
+    setText("model", head.closing ? "the server is shutting down" : head.total ? head.model : words);
+    setText("badge", head.closing ? "" : [head.badge, head.dtype].filter(Boolean).map((t) => " · " + t).join(""));
     for (const name of ["running", "waiting", "used", "total"]) setText(name, String(head[name]));
     setText("hits", head.hits == null ? "–" : head.hits + " %");
-    const mood = head.total ? (head.running ? "busy" : "ready") : head.status;
-    header.element.querySelector('[data-pill="model"]').dataset.mood = mood;
+    setMood(head.closing ? "error" : head.total ? (head.running ? "busy" : "ready") : head.status);
     if (notes) notes.querySelector(".mv-sample").hidden = !head.sample;
-    if (story !== head.model + head.sample) for (const one of charts.values()) one.zoom = {};  // other steps, other blocks
-    story = head.model + head.sample;
-    if (seenState !== head.state) {
-      seenState = head.state;
-      header.trigger("apply");
-    }
+    tellGradio(head);
+  }
+
+  // Components that show the state are asked for through Gradio, but not while the server ends: Gradio would take the
+  // broken answer for a lost connection, and load the page anew when the next server is up, with the chat gone.
+  function tellGradio(head) {
+    if (head.closing) return;
+    const isStranger = !head.known && viewer() !== "" && performance.now() - introduced > OFFLINE;
+    if (seenState === head.state && !isStranger) return;
+    seenState = head.state;
+    if (isStranger) introduced = performance.now();  // the server was restarted, and knows this tab by another name
+    header.trigger("apply");
   }
 
   async function setOffline() {
     // A server that answers but not to this page is another one than the page came from.
     const changed = await fetch("health").then((answer) => answer.ok, () => false);
     setText("model", changed ? "the server has changed: reload this page" : "no connection to the server");
-    header.element.querySelector('[data-pill="model"]').dataset.mood = "error";
+    setText("badge", "");
+    setMood("error");
   }
 
-  function startHeader(element, server, trigger) {
-    header = { element, server, trigger };
+  function startHeader(element, trigger) {
+    header = { element, trigger };
     window.microVLLM.look(element.querySelector("[data-theme-toggle]"), pollSoon);
     window.microVLLM.rooms(element);
     window.microVLLM.follow("chat");
     document.addEventListener("visibilitychange", () => { if (!document.hidden) pollSoon(); });
+    for (const kind of ["pointerup", "keyup"]) document.addEventListener(kind, awaken, { passive: true });
     pollSoon();
   }
 
@@ -203,12 +258,20 @@
     pollSoon();
   }
 
+  // ---------------------------------------------------------------- what others add to the question
+
   // What a tab asks for besides charts: `ask()` -> JSON or null, `show(answer)` when the server has something new.
   function pane(name, ask, show) {
     panes.set(name, { ask, show });
     pollSoon();
   }
 
+  // For all charts at once: `ask()` -> members of the question, `show(answer)` is called before the charts are drawn.
+  function part(ask, show) {
+    parts.push({ ask, show });
+    pollSoon();
+  }
+
   window.microVLLM = Object.assign(window.microVLLM || {},
-    { header: startHeader, chart, notes: startNotes, pane, pollSoon });
+    { header: startHeader, chart, notes: startNotes, pane, part, pollSoon, viewer });
 })();

@@ -1,104 +1,118 @@
-"""Serves the charts and the header to every tab: each figure is made once a step for all, and sent as what changed.
+"""Serves charts, clock and header to every tab: each figure is made once a step for all, and sent as what changed.
 
-``poll`` is open to any client, so everything it is told is checked, and what it keeps is bounded.
+``poll`` is open to any client: ``ui.questions`` checks what it says, and what is kept for it is bounded.
 """
 
 from __future__ import annotations
 
+import logging
 import secrets
 import threading
 import time
-from collections import OrderedDict
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import orjson
 
-from ui.charts.focus import Focus
+from ui.chart_budget import ChartBudget
+from ui.charts.focus import NO_FOCUS, Focus
 from ui.charts.registry import CHARTS
-from ui.charts.theme import LOOKS, Look, Size
-from ui.engine_host import EngineHost
+from ui.engine_host import SHUT_DOWN, EngineHost
+from ui.focus_card import focus_card
+from ui.frames import Frames
+from ui.opened_traces import OpenedTraces
 from ui.panes import Pane
-from ui.view import EngineView
-from ui.visitors import Visitors
+from ui.questions import ChartAsk, Question, read_question
+from ui.scenes import Scene, Scenes, TooSoonError, marks_version, shown_marks
+from ui.visitors import Visitor, Visitors
 
-FRAME_SECONDS = 0.2
-"""Least time between two views that figures are made from."""
-_MAX_FIGURES = 96
+logger = logging.getLogger(__name__)
+
+SHARED_FIGURES = 96
+OWN_FIGURES = 96
+"""Of tabs that look at a step or a request of their own."""
 _FIGURES = {chart.elem_id: chart.figure for chart in CHARTS}
 _MARKS_MINE = {"scheduler-timeline"}
-
-
-@dataclass(frozen=True, slots=True)
-class _Frame:
-    """One version of one figure."""
-
-    version: str
-    """Unlike that of any other frame, also of another start of the page."""
-    previous: str
-    """The version that ``patch`` starts from; "" for none."""
-    stamp: tuple[str, int]
-    """(engine, seq) of the view it shows."""
-    content: dict[str, Any]
-    full: bytes
-    patch: bytes
 
 
 class Live:
     """What the script of the page asks for, several times a second."""
 
-    def __init__(self, host: EngineHost, visitors: Visitors, panes: Mapping[str, Pane] | None = None) -> None:
+    def __init__(
+        self,
+        host: EngineHost,
+        visitors: Visitors,
+        panes: Mapping[str, Pane] | None = None,
+        opened: OpenedTraces | None = None,
+    ) -> None:
         self._host = host
         self._visitors = visitors
         self._panes = dict(panes or {})
+        self.budget = ChartBudget()
+        self.scenes = Scenes(host, opened or OpenedTraces(visitors), self.budget)
+        start = secrets.token_hex(4)
         self._lock = threading.Lock()
-        self._frames: OrderedDict[tuple, _Frame] = OrderedDict()
-        self._view: EngineView | None = None
-        self._view_at = 0.0
-        self._start = secrets.token_hex(4)
-        self._num_frames = 0
+        self._shared = Frames(start, SHARED_FIGURES)
+        self._own = Frames(start + "o", OWN_FIGURES)
+        self._broken: set[str] = set()
+        self._num_polls = 0
+        self._poll_seconds = 0.0
 
-    def poll(self, ask: Any) -> str:
-        """JSON for ``{"viewer": token, "theme": name, "charts": {id: {"w", "h", "version"}}}``.
+    def poll(self, ask: Any) -> bytes:
+        """JSON: {"head", "clock", "charts", "card", "panes", "next"}; see ``ui.questions`` for what is asked.
 
-        For each chart that has changed: its whole figure, or a patch if the asker holds the version before.
+        For each chart that has changed: its whole figure, or what changed since the version that the asker holds.
+        All of it shows one step. ``next``: milliseconds until there can be more. ``again``: nothing could be drawn
+        now; ask once more after so many milliseconds.
         """
-        viewer, look, charts = _checked(ask)
-        view = self._current_view()
-        parts = [b'"head":' + orjson.dumps(self._head(view))]
-        if view is not None:
-            mine = self._visitors.mine(viewer)
-            figures = [self._figure(view, name, look, size, mine, version) for name, size, version in charts]
-            parts.append(b'"charts":{' + b",".join(f for f in figures if f) + b"}")
-        panes = ask.get("panes") if isinstance(ask, dict) else None
-        if isinstance(panes, dict):
-            visitor = self._visitors.of_token(viewer)
-            answers = {
-                name: self._panes[name].answer(asked, visitor, view, None)
-                for name, asked in panes.items()
-                if name in self._panes
-            }
-            parts.append(b'"panes":' + orjson.dumps(answers))
-        return (b"{" + b",".join(parts) + b"}").decode()
-
-    def _current_view(self) -> EngineView | None:
-        """One view for all charts of all tabs, so that they show the same step."""
+        begun = time.thread_time()
+        question = read_question(ask)
+        visitor = self._visitors.of_token(question.viewer)
+        broken: list[str] = []
+        parts: dict[str, bytes] = {}
+        scene: Scene | None = None
+        try:
+            scene = self.scenes.scene(question, visitor)
+            if scene is not None:
+                focus = Focus(self._visitors.mine(question.viewer), question.request_id, question.position)
+                parts["charts"] = self._charts(scene, question, focus, broken)
+                parts["clock"] = orjson.dumps(self._clock(scene, question))
+                parts["card"] = orjson.dumps(focus_card(scene.view, focus))
+            parts["panes"] = orjson.dumps(self._answers(question, visitor, scene, broken))
+            parts["next"] = b"%d" % (1000 * self.scenes.wait_for_next())
+        except TooSoonError as error:
+            parts = {"again": b"%d" % max(20, 1000 * error.seconds)}
+        parts["head"] = orjson.dumps(self._head(scene, visitor))
+        if broken:
+            parts["broken"] = orjson.dumps(broken)
+        answer = b"{" + b",".join(b'"%s":%s' % (name.encode(), part) for name, part in parts.items()) + b"}"
         with self._lock:
-            now = time.monotonic()
-            if self._view is None or now - self._view_at >= FRAME_SECONDS:
-                self._view, self._view_at = self._host.view(), now
-            return self._view
+            self._num_polls += 1
+            self._poll_seconds += time.thread_time() - begun
+        return answer
 
-    # ------------------------------------------------------------ header
+    def counters(self) -> dict[str, float]:
+        """What charts have cost so far, for the benchmarks; seconds are those of the processor."""
+        return {
+            "polls": self._num_polls,
+            "poll_seconds": self._poll_seconds,
+            "chart_seconds": self.budget.cpu_seconds,
+            "live_views": self.scenes.num_live_views,
+            "shared_figures": self._shared.num_drawn,
+            "own_figures": self._own.num_drawn,
+        }
 
-    def _head(self, view: EngineView | None) -> dict[str, Any]:
+    # ------------------------------------------------------------ header and clock
+
+    def _head(self, scene: Scene | None, visitor: Visitor | None) -> dict[str, Any]:
         state, engine = self._host.state, self._host.engine
         stats = engine.loop.stats() if engine else None
         queries = stats.prefix_cache_queries if stats else 0
         return {
             "state": state.version,
             "status": state.status,
+            "closing": state.status == "error" and state.message.lower() == SHUT_DOWN.lower(),
+            "known": visitor is not None,
             "model": state.serving or state.model,
             "badge": engine.loaded.badge if engine else "",
             "dtype": _dtype_name(engine.loaded.dtype) if engine else "",
@@ -109,107 +123,104 @@ class Live:
             "used": stats.num_blocks - stats.num_free_blocks if stats else 0,
             "total": stats.num_blocks if stats else 0,
             "hits": round(100 * stats.prefix_cache_hits / queries) if stats and queries else None,
-            "step": view.step if view and not view.is_sample else 0,
-            "sample": view is not None and view.is_sample,
+            "step": scene.view.step if scene and not scene.is_sample else 0,
+            "sample": scene is not None and scene.is_sample,
         }
+
+    def _clock(self, scene: Scene, question: Question) -> dict[str, Any]:
+        version = marks_version(scene)
+        clock = scene.clock
+        told: dict[str, Any] = {
+            "story": scene.story,
+            "title": scene.title,
+            "is_sample": scene.is_sample,
+            "is_file": scene.is_file,
+            "is_live": scene.is_live,
+            "first": clock.first_step,
+            "last": max(clock.last_step, scene.view.step),
+            "step": scene.view.step,
+            "seconds": round(self.scenes.seconds_since_start(scene), 3),
+            "marks_version": version,
+        }
+        if version != question.marks:
+            told["marks"] = shown_marks(clock)
+        if scene.jumped is not None:
+            told["jumped"] = scene.jumped
+        return told
 
     # ------------------------------------------------------------ figures
 
+    def _charts(self, scene: Scene, question: Question, focus: Focus, broken: list[str]) -> bytes:
+        known = {track.request_id for track in scene.view.requests}
+        is_shared = scene.is_live and not scene.is_file and focus.request_id is None
+        frames = self._shared if is_shared else self._own
+        with self._lock:  # tabs wait for the one that draws, and get its figures
+            asked = [
+                (one, *self._key(scene, question, one, focus, known, is_shared)) for one in question.charts
+            ]
+            if not all(frames.is_fresh(key, stamp) for _, key, stamp, _ in asked):
+                self.scenes.check_affordable()
+            with self.budget.measured():
+                found = [self._figure(frames, scene, question, *each, broken) for each in asked]
+        return b"{" + b",".join(part for part in found if part) + b"}"
+
+    def _key(
+        self, scene: Scene, question: Question, one: ChartAsk, focus: Focus, known: set[str], is_shared: bool
+    ) -> tuple[tuple, tuple, Focus]:
+        """(whose figure it is, what it shows, the focus it is drawn with)."""
+        mine = focus.mine & known if one.name in _MARKS_MINE else NO_FOCUS.mine
+        looks = (one.name, question.look.name, one.size)
+        if is_shared:
+            return (scene.story, *looks, mine), (scene.view.seq,), Focus(mine)
+        drawn = Focus(mine, focus.request_id, focus.position)
+        return (question.viewer, *looks), (scene.story, scene.view.seq, drawn), drawn
+
     def _figure(
-        self, view: EngineView, name: str, look: Look, size: Size, mine: frozenset[str], version: str
+        self,
+        frames: Frames,
+        scene: Scene,
+        question: Question,
+        one: ChartAsk,
+        key: tuple,
+        stamp: tuple,
+        focus: Focus,
+        broken: list[str],
     ) -> bytes:
         """One member of the answer's "charts", or b"" if the asker is up to date."""
-        shown = frozenset(t.request_id for t in view.requests) & mine if name in _MARKS_MINE else frozenset()
-        frame = self._frame(view, name, look, size, shown)
-        if frame.version == version:
-            return b""
-        head = b'"%s":{"version":"%s",' % (name.encode(), frame.version.encode())
-        if version and version == frame.previous:
-            return head + b'"patch":' + frame.patch + b"}"
-        return head + b'"full":' + frame.full + b"}"
-
-    def _frame(self, view: EngineView, name: str, look: Look, size: Size, mine: frozenset[str]) -> _Frame:
-        key = (name, look.name, size, mine)
-        stamp = (f"{view.is_sample}:{id(view.info)}", view.seq)
-        with self._lock:  # tabs wait for the one that draws, and get its figure
-            old = self._frames.get(key)
-            if old is not None and old.stamp == stamp:
-                self._frames.move_to_end(key)
-                return old
-            figure = _FIGURES[name](view, look, size, Focus(mine))
-            full = orjson.dumps(figure, option=orjson.OPT_SERIALIZE_NUMPY)
-            content = orjson.loads(full)
-            self._num_frames += 1
-            frame = _Frame(
-                version=f"{self._start}-{self._num_frames}",
-                previous=old.version if old else "",
-                stamp=stamp,
-                content=content,
-                full=full,
-                patch=orjson.dumps(changes(old.content, content)) if old else b"",
+        try:
+            answer = frames.answer(
+                key,
+                stamp,
+                lambda: _FIGURES[one.name](scene.view, question.look, one.size, focus),
+                one.version,
             )
-            self._frames[key] = frame
-            self._frames.move_to_end(key)
-            while len(self._frames) > _MAX_FIGURES:
-                self._frames.popitem(last=False)
-            return frame
+        except Exception:
+            self._complain(f"chart {one.name}", broken)
+            return b""
+        return b'"%s":%s' % (one.name.encode(), answer) if answer else b""
 
+    def _answers(
+        self, question: Question, visitor: Visitor | None, scene: Scene | None, broken: list[str]
+    ) -> dict[str, Any]:
+        answers: dict[str, Any] = {}
+        for name, asked in question.panes.items():
+            pane = self._panes.get(name)
+            if pane is None:
+                continue
+            try:
+                answers[name] = pane.answer(
+                    asked, visitor, scene.view if scene else None, scene.replay if scene else None
+                )
+            except Exception:
+                self._complain(f"pane {name}", broken)
+        return answers
 
-def changes(old: Any, new: Any) -> list[list[Any]]:
-    """[[path, value], ...] that turns ``old`` into ``new``; a path is a list of keys and indices.
-
-    A list of another length, or mostly changed, is sent whole.
-    """
-    found: list[list[Any]] = []
-    _compare(old, new, [], found)
-    return found
-
-
-def _compare(old: Any, new: Any, path: list[Any], found: list[list[Any]]) -> None:
-    if isinstance(old, dict) and isinstance(new, dict) and old.keys() == new.keys():
-        for key, value in new.items():
-            _compare(old[key], value, [*path, key], found)
-        return
-    if isinstance(old, list) and isinstance(new, list) and len(old) == len(new) > 0:
-        moved = [i for i, (a, b) in enumerate(zip(old, new, strict=True)) if a != b]
-        nested = isinstance(new[0], dict | list)
-        if nested or len(moved) * 3 < len(new):
-            for i in moved:
-                _compare(old[i], new[i], [*path, i], found)
-            return
-    if old != new:
-        found.append([path, new])
-
-
-# ---------------------------------------------------------------- what a client may say
-
-
-def _checked(ask: Any) -> tuple[str, Look, list[tuple[str, Size, str]]]:
-    """Anything odd falls back to a default: there is no user to tell."""
-    if not isinstance(ask, dict):
-        ask = {}
-    viewer = ask.get("viewer")
-    charts = ask.get("charts")
-    wanted = []
-    for name in _FIGURES:
-        one = charts.get(name) if isinstance(charts, dict) else None
-        if isinstance(one, dict):
-            size = Size(_bounded(one.get("w"), 240, 2400, 800, 20), _bounded(one.get("h"), 80, 1200, 260, 10))
-            version = one.get("version")
-            wanted.append((name, size, version if isinstance(version, str) else ""))
-    theme = ask.get("theme")
-    return (
-        viewer if isinstance(viewer, str) and len(viewer) <= 64 else "",
-        LOOKS.get(theme if isinstance(theme, str) else "", LOOKS["light"]),
-        wanted,
-    )
-
-
-def _bounded(value: Any, low: int, high: int, default: int, grain: int) -> int:
-    """A whole number within bounds, rounded down to ``grain``: tabs of nearly the same size share figures."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or value != value:
-        return default
-    return int(min(max(value, low), high)) // grain * grain
+    def _complain(self, what: str, broken: list[str]) -> None:
+        """A part that fails must not take the others with it: the tab says so, and the log why, once."""
+        broken.append(what)
+        if what not in self._broken:
+            self._broken.add(what)
+            logger.exception("%s could not be made", what)
 
 
 def _dtype_name(dtype: Any) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import json
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import gradio as gr
@@ -19,6 +20,7 @@ from ui.event_table import build_event_table
 from ui.fold import fold
 from ui.help_sheet import build_help_sheet
 from ui.live import Live
+from ui.opened_traces import OpenedTraces
 from ui.panels.engine import EnginePanel, build_engine_panel, paused_placeholder
 from ui.panels.model import ModelPanel, build_model_panel
 from ui.panels.sampling import build_sampling_panel
@@ -68,22 +70,29 @@ Send a prompt to see yours, live.</div>
 """
 
 
-def build_page(host: EngineHost) -> gr.Blocks:
+@dataclass(frozen=True, slots=True)
+class Page:
+    """What the server needs: the page, and what its own routes answer from."""
+
+    blocks: gr.Blocks
+    context: PageContext
+    live: Live
+    opened: OpenedTraces
+
+
+def build_page(host: EngineHost) -> Page:
     """The whole page over one host. Nothing here is global: two pages may live in one process."""
     visitors = Visitors()
     admission = Admission(host, visitors)
     tokens = TokenStore()
     context = PageContext(host, visitors, admission, tokens, Runs(admission, tokens))
-    live = Live(host, visitors, panes={"strip": tokens, "cards": context.runs})
-
-    def poll(ask: Any) -> str:
-        return live.poll(ask)
+    opened = OpenedTraces(visitors)
+    live = Live(host, visitors, panes={"strip": tokens, "cards": context.runs}, opened=opened)
 
     with gr.Blocks(title=TITLE, fill_width=True, analytics_enabled=False) as page:
         header = gr.HTML(
             html_template=HEADER.replace("$rooms", _room_buttons()),
-            js_on_load="window.microVLLM.header(element, server, trigger)",
-            server_functions=[poll],
+            js_on_load="window.microVLLM.header(element, trigger)",
             apply_default_css=False,
             elem_id="header",
         )
@@ -135,9 +144,9 @@ def build_page(host: EngineHost) -> gr.Blocks:
         def arrive(request: gr.Request) -> str:
             return visitors.of_session(request.session_hash or "").token
 
-        page.load(arrive, None, viewer, **quiet)
+        gr.on([page.load, header.apply], arrive, None, viewer, **quiet)
         _connect_model_state(page, header, chat.prompt, models, engine, host)
-    return page
+    return Page(page, context, live, opened)
 
 
 def _room_buttons() -> str:

@@ -13,14 +13,18 @@ from typing import Any
 from urllib.parse import quote
 
 import gradio as gr
+import orjson
 import plotly
 import uvicorn
 from fastapi import FastAPI, Request, Response
+from starlette.concurrency import run_in_threadpool
 from starlette.routing import Mount
 
 from ui.engine_host import EngineHost
+from ui.live import Live
 from ui.look import make_theme, palette_css
 from ui.page import build_page
+from ui.trace_files import add_trace_routes
 
 ROOT = Path(__file__).resolve().parent.parent
 ASSETS = ROOT / "assets"
@@ -30,9 +34,33 @@ ICON = (
     '<rect x="1" y="8" width="6" height="7" fill="#0b7a6b"/>'
     '<rect x="9" y="1" width="6" height="14" fill="#E69F00"/></svg>'
 )
-SCRIPTS = ("page.js", "shortcuts.js", "live.js", "clock.js", "events.js", "chat.js", "tokens.js", "cards.js")
+SCRIPTS = (
+    "page.js",
+    "shortcuts.js",
+    "live.js",
+    "focus.js",
+    "clock.js",
+    "trace_files.js",
+    "events.js",
+    "chat_store.js",
+    "chat_view.js",
+    "chat_menus.js",
+    "chat.js",
+    "tokens.js",
+    "cards.js",
+)
 """In order: each may use what those before it put into ``window.microVLLM``."""
-STYLES = ("page.css", "render.css", "panels.css", "chat.css", "tokens.css", "cards.css", "clock.css", "events.css")
+STYLES = (
+    "page.css",
+    "render.css",
+    "panels.css",
+    "chat.css",
+    "tokens.css",
+    "cards.css",
+    "clock.css",
+    "events.css",
+)
+MAX_QUESTION_BYTES = 1024 * 1024
 PLOTLY_JS = Path(plotly.__file__).parent / "package_data" / "plotly.min.js"
 
 
@@ -51,11 +79,13 @@ def build_app(host: EngineHost) -> FastAPI:
         f'<link rel="icon" href="data:image/svg+xml,{quote(ICON)}">'
     )
     page = build_page(host)
-    page.queue(default_concurrency_limit=None, max_size=None, api_open=False)
+    add_live_route(app, page.live)
+    add_trace_routes(app, page.context, page.live, page.opened)
+    page.blocks.queue(default_concurrency_limit=None, max_size=None, api_open=False)
     css = palette_css() + "\n".join((ASSETS / name).read_text(encoding="utf-8") for name in STYLES)
     return gr.mount_gradio_app(
         app,
-        page,
+        page.blocks,
         path="/",
         ssr_mode=False,
         run_history=False,
@@ -65,6 +95,26 @@ def build_app(host: EngineHost) -> FastAPI:
         footer_links=[],
         show_error=True,
     )
+
+
+def add_live_route(app: FastAPI, live: Live) -> None:
+    """``POST /live``: what every tab asks for several times a second. A route of its own, since a Gradio function costs
+    more than the answer, and waits in Gradio's line."""
+
+    @app.post("/live")
+    async def ask_live(request: Request) -> Response:
+        body = bytearray()
+        async for chunk in request.stream():
+            body += chunk
+            if len(body) > MAX_QUESTION_BYTES:
+                return Response(status_code=413)
+        try:
+            question = orjson.loads(bytes(body))
+        except orjson.JSONDecodeError:
+            question = None
+        # Drawing takes milliseconds; others' answers flow through this event loop.
+        answer = await run_in_threadpool(live.poll, question)
+        return Response(answer, media_type="application/json", headers={"Cache-Control": "no-store"})
 
 
 def _serve(app: FastAPI, path: Path) -> str:

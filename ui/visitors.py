@@ -6,6 +6,10 @@ import secrets
 import threading
 from collections import OrderedDict, deque
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ui.opened_traces import OpenedTrace
 
 REQUESTS_REMEMBERED = 256
 """Own requests that stay marked as "yours" in the charts."""
@@ -28,6 +32,8 @@ class Visitor:
     """Answers that are being written to this tab, or wait for a model."""
     mine: deque[str] = field(default_factory=lambda: deque(maxlen=REQUESTS_REMEMBERED))
     """All of them, the newest last."""
+    opened: OpenedTrace | None = None
+    """The trace file they walk through; it goes with them."""
 
 
 class Visitors:
@@ -60,6 +66,10 @@ class Visitors:
         """Whoever holds this token; None for an unknown one."""
         with self._lock:
             return self._by_token.get(token)
+
+    def all(self) -> tuple[Visitor, ...]:
+        with self._lock:
+            return tuple(self._by_session.values())
 
     def mine(self, token: str) -> frozenset[str]:
         """The requests of whoever holds this token; nothing for an unknown one."""
