@@ -33,8 +33,16 @@ def color_slot(arrival: int) -> int:
 
 
 def slot_color(slot: int) -> RequestColor:
+    return _SLOTS[slot % NUM_SLOTS]
+
+
+def request_color(arrival: int) -> RequestColor:
+    return _SLOTS[arrival % NUM_SLOTS]
+
+
+def _make_slot(slot: int) -> RequestColor:
     base = OKABE_ITO[slot % len(OKABE_ITO)]
-    turn = slot // len(OKABE_ITO) % len(PATTERNS)
+    turn = slot // len(OKABE_ITO)
     if turn == 0:
         return RequestColor(base, "", base, readable_on(base))
     # Towards white or black, whichever the text is not, so that the pattern costs no contrast.
@@ -42,10 +50,6 @@ def slot_color(slot: int) -> RequestColor:
     away = PAPER if text == INK else INK
     fill = mix(base, away, 0.18 + 0.08 * turn)
     return RequestColor(fill, PATTERNS[turn], mix(fill, away, 0.55), readable_on(fill))
-
-
-def request_color(arrival: int) -> RequestColor:
-    return slot_color(color_slot(arrival))
 
 
 # ---------------------------------------------------------------- arithmetic
@@ -78,3 +82,6 @@ def _luminance(color: str) -> float:
         c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in (v / 255 for v in _rgb(color))
     ]
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+_SLOTS = tuple(_make_slot(slot) for slot in range(NUM_SLOTS))

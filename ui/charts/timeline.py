@@ -1,28 +1,37 @@
 """The scheduler timeline: one row a request, one column an engine step.
 
 Waiting is a thin line, a prefill chunk a tall bar with its token count behind it, decode a low bar. A diamond
-marks a prefix hit, a cross a preemption, a tick the end. Rows of the viewer's own requests say "yours".
+marks a prefix hit, a cross a preemption, a tick the end. Rows of the viewer's own requests say "yours". The row of
+the request that is followed lies on a band, all others fade.
+
+The numbers of a request stand once in ``layout.meta``, by row; the hovers of its bars refer to them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-
-import plotly.graph_objects as go
+from dataclasses import dataclass, field
+from typing import Any
 
 from ui.charts.focus import NO_FOCUS, Figure, Focus
+from ui.charts.marks import INVISIBLE, now_line
 from ui.charts.palette import mix, request_color
 from ui.charts.theme import LIGHT, MONO, SANS, Look, Size, base_layout, quiet_axis
-from ui.view import WINDOW_STEPS, EngineView, Mark, RequestTrack, Span
+from ui.charts.timeline_words import left_out, mark_words, numbers, span_words
+from ui.charts.wording import longest_that_fits
+from ui.view import WINDOW_STEPS, EngineView, RequestTrack, Span
 
 TITLE = "Scheduler timeline"
 CAPTION = (
-    "One row a request, one column an engine step. "
-    '<abbr title="prefill: the prompt is read, many tokens in one step">Tall</abbr> prefill · '
-    '<abbr title="decode: one new token a step">low</abbr> decode · thin waiting · '
-    '<abbr title="tokens found in the prefix cache need not be computed">◆</abbr> prefix hit · '
-    '<abbr title="no block was free: its blocks went to another request, it is computed again later">✕</abbr> '
-    "preempted."
+    '<abbr title="one row a request, one column an engine step">Rows</abbr>: '
+    '<abbr title="prefill: the prompt is read, many tokens in one step">tall prefill</abbr>, '
+    '<abbr title="decode: one new token a step">low decode</abbr>, '
+    '<abbr title="in the queue, for a seat in the batch or for blocks">thin waiting</abbr>, '
+    '<abbr title="tokens found in the prefix cache need not be computed">◆ prefix hit</abbr>, '
+    '<abbr title="no block was free: its blocks went to another request, it is computed again later">✕ preempted'
+    "</abbr>, "
+    '<abbr title="a tick: the answer is complete; a square: stopped by its caller">| end</abbr>. '
+    '<abbr title="hover shows numbers; a click marks its blocks and its row">Click follows.</abbr>'
 )
 ROW_PX = 15
 """Least height of a row; what does not fit is left out, oldest finished first."""
@@ -32,6 +41,15 @@ _CHAR_PX = 6.0
 _HEIGHT = {"waiting": 0.07, "prefill": 0.8, "decode": 0.3}
 _OFFSET = {"waiting": 0.25, "prefill": 0.0, "decode": 0.25}
 """Decode lies low in its row; above it is room for words."""
+_SYMBOLS = {
+    "hit": ("diamond", 7, "accent"),
+    "finished": ("line-ns-open", 6, "text"),
+    "preempted": ("x", 10, "danger"),
+    "aborted": ("square-open", 7, "text"),
+    "failed": ("x", 10, "danger"),
+}
+"""Symbol, size and the colour's name in Look of each kind of mark, in the order of their traces."""
+_FADE = 0.7
 _WORDS_OFFSET = -0.14
 
 
@@ -48,15 +66,23 @@ def step_ticks(width: float) -> int:
     return int(min(max(width // 60, 2), 8))
 
 
-def choose_rows(requests: Sequence[RequestTrack], most: int) -> list[RequestTrack]:
-    """At most ``most`` requests that have something to show, live ones first, in order of arrival."""
+def choose_rows(
+    requests: Sequence[RequestTrack], most: int, followed: str | None = None
+) -> list[RequestTrack]:
+    """At most ``most`` requests that have something to show, in order of arrival: the followed one, those that run,
+    those that wait (the first in the queue first), then the newest of the finished."""
     shown = [track for track in requests if track.spans or track.marks]
-    live = [track for track in shown if track.status != "done"]
-    done = [track for track in shown if track.status == "done"]
-    kept = live[-most:]
-    room = most - len(kept)
-    kept += done[-room:] if room else []
-    return sorted(kept, key=lambda track: track.arrival)
+    if len(shown) <= most:
+        return shown
+    rank = {"running": 1, "waiting": 2, "done": 3}
+    order = sorted(
+        shown,
+        key=lambda t: (
+            0 if t.request_id == followed else rank[t.status],
+            -t.arrival if t.status == "done" else t.arrival,
+        ),
+    )
+    return sorted(order[:most], key=lambda track: track.arrival)
 
 
 def figure(
@@ -65,33 +91,24 @@ def figure(
     size: Size | None = None,
     focus: Focus = NO_FOCUS,
 ) -> Figure:
-    mine = focus.mine
     size = size or Size()
     left, right = step_range(view)
-    most = max(4, (size.height - 30) // ROW_PX)
-    rows = choose_rows(view.requests, most)
+    followed = view.request(focus.request_id) if focus.request_id else None
+    rows, hidden = _fit_rows(view, size, followed)
     step_px = max(size.width - _LEFT - _RIGHT, 100) / (right - left)
-    shown = [(y, track) for y, track in enumerate(rows)]
-    traces = [
-        _bars(shown, "waiting", look),
-        _bars(shown, "decode", look),
-        _bars(shown, "prefill", look),
-        _marks(shown, "hit", "diamond", look.accent, look),
-        _marks(shown, "finished", "line-ns-open", look.text, look),
-        _marks(shown, "preempted", "x", look.danger, look),
-        _marks(shown, "aborted", "square-open", look.text, look),
-        _marks(shown, "failed", "x", look.danger, look),
-        _notes(shown, left, right, step_px, look),
-    ]
+    strip = _Strip(view, look, followed)
+    for y, track in enumerate(rows):
+        strip.add(y, track)
     # A few requests keep the row height of six: bars do not balloon when only one is there.
-    num_rows = max(len(rows), 6)
+    num_rows = max(len(rows) + bool(hidden), 6)
     return {
-        "data": [t.to_plotly_json() for t in traces],
+        "data": [*strip.traces(), _notes(rows, left, right, step_px, look, followed)],
         "layout": base_layout(
             look,
             margin={"l": _LEFT, "r": _RIGHT, "t": 4, "b": 22},
             barmode="overlay",
             bargap=0,
+            meta=[numbers(track) for track in rows],
             xaxis=quiet_axis(
                 look,
                 range=[left, right],
@@ -102,102 +119,171 @@ def figure(
             yaxis=quiet_axis(
                 look,
                 range=[num_rows - 0.5, -0.5],
-                tickvals=[y for y, _ in shown],
-                ticktext=[_row_label(track, track.request_id in mine, look) for _, track in shown],
+                tickvals=list(range(len(rows))),
+                ticktext=[
+                    _row_label(track, track.request_id in focus.mine, look, followed) for track in rows
+                ],
                 tickfont={"family": MONO, "size": 12, "color": look.text},
             ),
-            shapes=[
-                {
-                    "type": "line",
-                    "x0": view.executed_step + 1,
-                    "x1": view.executed_step + 1,
-                    "y0": 0,
-                    "y1": 1,
-                    "yref": "paper",
-                    "line": {"color": look.accent, "width": 1.5},
-                }
-            ],
+            shapes=_shapes(view, rows, look, followed),
+            annotations=[_left_out_note(len(rows), left, hidden, size.width, look)] if hidden else [],
         ),
     }
 
 
-# ---------------------------------------------------------------- traces
+def _fit_rows(
+    view: EngineView, size: Size, followed: RequestTrack | None
+) -> tuple[list[RequestTrack], list[RequestTrack]]:
+    """(rows, requests without a row); where some are left out, a row is kept for saying so."""
+    name = followed.request_id if followed else None
+    most = max(4, (size.height - 26) // ROW_PX)
+    rows = choose_rows(view.requests, most, name)
+    shown = [track for track in view.requests if track.spans or track.marks]
+    if len(shown) > most:
+        rows = choose_rows(view.requests, most - 1, name)
+    kept = {track.request_id for track in rows}
+    return rows, [track for track in shown if track.request_id not in kept]
 
 
-def _bars(shown: Sequence[tuple[int, RequestTrack]], kind: str, look: Look) -> go.Bar:
-    base: list[int] = []
-    length: list[int] = []
-    y: list[float] = []
-    colors: list[str] = []
-    edges: list[str] = []
-    hover: list[str] = []
-    for row, track in shown:
-        color = request_color(track.arrival)
+# ---------------------------------------------------------------- bars and marks
+
+
+@dataclass
+class _Points:
+    """The arrays of one trace."""
+
+    x: list[float] = field(default_factory=list)
+    y: list[float] = field(default_factory=list)
+    base: list[int] = field(default_factory=list)
+    fill: list[str] = field(default_factory=list)
+    edge: list[str] = field(default_factory=list)
+    ids: list[str] = field(default_factory=list)
+    hover: list[str] = field(default_factory=list)
+
+
+class _Strip:
+    """Collects the bars and marks of all rows: one trace a kind."""
+
+    def __init__(self, view: EngineView, look: Look, followed: RequestTrack | None) -> None:
+        self._look = look
+        self._followed = followed
+        self._steps = {record.step: record for record in view.steps}
+        self._bars = {kind: _Points() for kind in _HEIGHT}
+        self._touch = _Points()
+        self._marks = {kind: _Points() for kind in _SYMBOLS}
+
+    def add(self, row: int, track: RequestTrack) -> None:
+        look = self._look
+        color = request_color(track.arrival).fill
+        fade = 0.0 if self._followed in (None, track) else _FADE
+        fills = {
+            kind: mix(fill, look.card, fade) if fade else fill
+            for kind, fill in (
+                ("waiting", look.muted),
+                ("prefill", color),
+                ("decode", mix(color, look.card, 0.3)),
+            )
+        }
+        # Yellow on white needs an edge to be seen.
+        edges = {kind: mix(fill, look.text, 0.1 if fade else 0.28) for kind, fill in fills.items()}
+        tail = f"<br>%{{meta[{row}]}}<extra></extra>"
         for span in track.spans:
-            if span.kind != kind:
-                continue
-            base.append(span.start)
-            length.append(span.stop - span.start)
-            y.append(row + _OFFSET[kind])
-            fill = {"waiting": look.muted, "decode": mix(color.fill, look.card, 0.3)}.get(kind, color.fill)
-            colors.append(fill)
-            edges.append(mix(fill, look.text, 0.28))  # yellow on white needs an edge to be seen
-            hover.append(_hover(track, span))
-    return go.Bar(
-        orientation="h",
-        base=base,
-        x=length,
-        y=y,
-        width=_HEIGHT[kind],
-        marker={"color": colors, "line": {"width": 1, "color": edges}},
-        customdata=hover,
-        hovertemplate="%{customdata}<extra></extra>",
-    )
-
-
-def _marks(
-    shown: Sequence[tuple[int, RequestTrack]], kind: str, symbol: str, color: str, look: Look
-) -> go.Scatter:
-    x: list[float] = []
-    y: list[float] = []
-    hover: list[str] = []
-    for row, track in shown:
+            points = self._bars[span.kind]
+            points.base.append(span.start)
+            points.x.append(span.stop - span.start)
+            points.y.append(row + _OFFSET[span.kind])
+            points.fill.append(fills[span.kind])
+            points.edge.append(edges[span.kind])
+            if span.kind != "prefill":  # thin: what the pointer finds is as high as the row
+                points = self._touch
+                points.base.append(span.start)
+                points.x.append(span.stop - span.start)
+                points.y.append(row)
+            points.ids.append(track.request_id)
+            points.hover.append(span_words(track, span, self._steps) + tail)
         for mark in track.marks:
-            if mark.kind != kind:
-                continue
-            at_end = kind in ("finished", "aborted", "failed")
-            x.append(mark.step + 1 if at_end else mark.step)
+            points = self._marks[mark.kind]
+            at_end = mark.kind in ("finished", "aborted", "failed")
+            points.x.append(mark.step + 1 if at_end else mark.step)
             # Ends sit on the low decode bar, out of the way of words.
-            y.append(row + _OFFSET["decode"] if at_end else row)
-            hover.append(_mark_words(track, mark))
-    size = {"line-ns-open": 6, "x": 10}.get(symbol, 7)
-    return go.Scatter(
-        x=x,
-        y=y,
-        mode="markers",
-        marker={
-            "symbol": symbol,
-            "size": size,
-            "color": color,
-            "line": {
-                "width": 2 if symbol.endswith("open") else 1,
-                "color": color if symbol.endswith("open") else look.card,
+            points.y.append(row + _OFFSET["decode"] if at_end else row)
+            mark_color = getattr(look, _SYMBOLS[mark.kind][2])
+            points.fill.append(mix(mark_color, look.card, fade) if fade else mark_color)
+            points.ids.append(track.request_id)
+            points.hover.append(mark_words(track, mark) + tail)
+
+    def traces(self) -> list[dict[str, Any]]:
+        waiting, decode, prefill = (self._bar_trace(kind) for kind in ("waiting", "decode", "prefill"))
+        touch = {
+            **_bars(self._touch, _HEIGHT["prefill"]),
+            **_hover(self._touch),
+            "marker": {"color": INVISIBLE, "line": {"width": 0}},
+        }
+        skip = {"hoverinfo": "skip"}
+        return [
+            {**waiting, **skip},
+            {**decode, **skip},
+            touch,
+            {**prefill, **_hover(self._bars["prefill"])},
+            *(self._mark_trace(kind) for kind in _SYMBOLS),
+        ]
+
+    def _bar_trace(self, kind: str) -> dict[str, Any]:
+        points = self._bars[kind]
+        return {
+            **_bars(points, _HEIGHT[kind]),
+            "marker": {"color": points.fill, "line": {"width": 1, "color": points.edge}},
+        }
+
+    def _mark_trace(self, kind: str) -> dict[str, Any]:
+        points = self._marks[kind]
+        symbol, size, _ = _SYMBOLS[kind]
+        is_open = symbol.endswith("open")
+        return {
+            "type": "scatter",
+            "x": points.x,
+            "y": points.y,
+            "mode": "markers",
+            "marker": {
+                "symbol": symbol,
+                "size": size,
+                "color": points.fill,
+                "line": {"width": 2 if is_open else 1, "color": points.fill if is_open else self._look.card},
             },
-        },
-        customdata=hover,
-        hovertemplate="%{customdata}<extra></extra>",
-        cliponaxis=False,
-    )
+            **_hover(points),
+            "cliponaxis": False,
+        }
+
+
+def _bars(points: _Points, height: float) -> dict[str, Any]:
+    return {
+        "type": "bar",
+        "orientation": "h",
+        "base": points.base,
+        "x": points.x,
+        "y": points.y,
+        "width": height,
+    }
+
+
+def _hover(points: _Points) -> dict[str, Any]:
+    return {"customdata": points.ids, "hovertemplate": points.hover}
 
 
 def _notes(
-    shown: Sequence[tuple[int, RequestTrack]], left: float, right: float, step_px: float, look: Look
-) -> go.Scatter:
+    rows: Sequence[RequestTrack],
+    left: float,
+    right: float,
+    step_px: float,
+    look: Look,
+    followed: RequestTrack | None,
+) -> dict[str, Any]:
     """Token counts behind each run of prefill chunks, the longest wording that has room."""
     x: list[float] = []
     y: list[float] = []
     text: list[str] = []
-    for row, track in shown:
+    colors: list[str] = []
+    for row, track in enumerate(rows):
         for start, stop, tokens in prefill_runs(track.spans):
             if stop <= left:
                 continue
@@ -205,19 +291,21 @@ def _notes(
             room = (_next_event(track, stop, right) - stop) * step_px - 8
             note = next((t for t in _wordings(tokens, hit) if len(t) * _CHAR_PX <= room), None)
             if note:
-                x.append(stop + 3 / step_px)
+                x.append(round(stop + 3 / step_px, 2))
                 y.append(row + _WORDS_OFFSET)
                 text.append(note)
-    return go.Scatter(
-        x=x,
-        y=y,
-        text=text,
-        mode="text",
-        textposition="middle right",
-        textfont={"family": SANS, "size": 10.5, "color": look.text},
-        hoverinfo="skip",
-        cliponaxis=True,
-    )
+                colors.append(look.text if followed in (None, track) else look.muted)
+    return {
+        "type": "scatter",
+        "x": x,
+        "y": y,
+        "text": text,
+        "mode": "text",
+        "textposition": "middle right",
+        "textfont": {"family": SANS, "size": 10.5, "color": colors},
+        "hoverinfo": "skip",
+        "cliponaxis": True,
+    }
 
 
 def prefill_runs(spans: Sequence[Span]) -> list[tuple[int, int, int]]:
@@ -235,9 +323,6 @@ def prefill_runs(spans: Sequence[Span]) -> list[tuple[int, int, int]]:
     return runs
 
 
-# ---------------------------------------------------------------- words
-
-
 def _wordings(tokens: int, hit: int) -> list[str]:
     if hit:
         return [f"{hit} cached + {tokens} prefilled", f"{hit} cached + {tokens}", f"{hit} + {tokens}"]
@@ -251,36 +336,52 @@ def _next_event(track: RequestTrack, step: int, right: float) -> float:
     return min([*starts, *crosses, right])
 
 
-def _row_label(track: RequestTrack, is_mine: bool, look: Look) -> str:
+# ---------------------------------------------------------------- around the bars
+
+
+def _row_label(track: RequestTrack, is_mine: bool, look: Look, followed: RequestTrack | None) -> str:
     square = f'<span style="color:{request_color(track.arrival).fill}">■</span>'
     yours = f'<span style="color:{look.accent}">yours</span> ' if is_mine else ""
-    return f"{yours}{track.label} {square}"
+    if followed is None:
+        return f"{yours}{track.label} {square}"
+    if followed is track:
+        return f"{yours}<b>{track.label}</b> {square}"
+    return f'{yours}<span style="color:{look.muted}">{track.label}</span> {square}'
 
 
-def _hover(track: RequestTrack, span: Span) -> str:
-    steps = f"step {span.start}" if span.stop - span.start == 1 else f"steps {span.start}–{span.stop - 1}"
-    what = {
-        "waiting": "waiting for a seat or for blocks",
-        "prefill": f"prefill, {span.tokens} tokens in one step",
-        "decode": f"decode, one token a step, {span.tokens} tokens",
-    }[span.kind]
-    lengths = f"{track.num_prompt_tokens} prompt tokens, {track.num_tokens - track.num_prompt_tokens} written"
-    return f"<b>request {track.label}</b> · {what}<br>{steps}<br>{lengths}"
-
-
-def _mark_words(track: RequestTrack, mark: Mark) -> str:
-    head = f"<b>request {track.label}</b> · "
-    match mark.kind:
-        case "hit":
-            return f"{head}{mark.tokens} tokens came from the prefix cache<br>step {mark.step}"
-        case "preempted":
-            return (
-                f"{head}preempted: no block was free<br>"
-                f"{mark.tokens} tokens will be computed again<br>step {mark.step}"
+def _shapes(
+    view: EngineView, rows: Sequence[RequestTrack], look: Look, followed: RequestTrack | None
+) -> list[dict[str, Any]]:
+    """The step on show, and the band of the row that is followed."""
+    shapes = [now_line(view.executed_step, look)]
+    for y, track in enumerate(rows):
+        if track is followed:
+            shapes.append(
+                {
+                    "type": "rect",
+                    "xref": "paper",
+                    "x0": 0,
+                    "x1": 1,
+                    "y0": y - 0.5,
+                    "y1": y + 0.5,
+                    "fillcolor": look.cell_used,
+                    "line": {"width": 0},
+                    "layer": "below",
+                }
             )
-        case "aborted":
-            return f"{head}stopped by its caller after {mark.tokens} tokens<br>step {mark.step}"
-        case "failed":
-            return f"{head}failed after {mark.tokens} tokens<br>step {mark.step}"
-    why = "its length limit" if mark.text == "length" else "the model ended it"
-    return f"{head}finished after {mark.tokens} tokens ({why})<br>step {mark.step}"
+    return shapes
+
+
+def _left_out_note(
+    row: int, left: float, hidden: list[RequestTrack], width: int, look: Look
+) -> dict[str, Any]:
+    wordings = [left_out(hidden), f"{len(hidden):,} more not shown"]
+    return {
+        "text": longest_that_fits(wordings, width - _LEFT - _RIGHT, _CHAR_PX),
+        "x": left,
+        "y": row,
+        "xanchor": "left",
+        "yanchor": "middle",
+        "showarrow": False,
+        "font": {"family": SANS, "size": 11, "color": look.muted},
+    }

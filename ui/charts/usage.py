@@ -1,5 +1,8 @@
 """KV use: the pool after each step as one stack, and above it how much of what was looked up the prefix cache had.
 
+Blocks in use are drawn in two parts: what their filled slots come to, and hatched on top of it what is empty in them,
+the waste of half-filled blocks (internal fragmentation).
+
 A large pool with one chat in it would be a hair line. So the stack over time has a scale of its own, which grows in
 steps and names its top; beside it stands the whole pool as one bar, with two lines that say which part of it is seen
 enlarged.
@@ -8,28 +11,49 @@ enlarged.
 from __future__ import annotations
 
 from collections.abc import Sequence
-
-import plotly.graph_objects as go
+from dataclasses import dataclass
+from typing import Any
 
 from ui.charts.focus import NO_FOCUS, Figure, Focus
+from ui.charts.palette import mix
 from ui.charts.theme import LIGHT, MONO, SANS, Look, Size, bare_axis, base_layout, quiet_axis
 from ui.charts.timeline import step_range, step_ticks
-from ui.view import EngineView
+from ui.charts.wording import percent
+from ui.view import EngineView, StepUsage
 
 TITLE = "KV use"
 CAPTION = (
-    "Blocks after each step; the bar is the whole pool. Above: share of looked-up prompt tokens that the "
-    '<abbr title="blocks of earlier prompts and answers that can be used again">prefix cache</abbr> had.'
+    'Blocks after each step; <abbr title="the whole pool, now; the dotted lines show which part of it is enlarged">'
+    "bar: whole pool</abbr>, "
+    '<abbr title="internal fragmentation: slots of blocks in use that hold no token yet; '
+    'a request wastes less than one block in each cache group">hatched: waste</abbr>, '
+    '<abbr title="share of looked-up prompt tokens that blocks of earlier prompts and answers had">'
+    "line: prefix hits</abbr>."
 )
-_LEFT = 64
-_RIGHT = 118
+_LEFT = 40
+_RIGHT = 112
 _BOTTOM = 22
 _STACK_TOP = 0.76
 _STRIP_BOTTOM = 0.84
 _BAR_PX = 16
-_WEDGE_PX = 26
+_WEDGE_PX = 22
 """Between the stack and the bar: what widens from the part of the bar to the stack."""
+_LABEL_PX = 15
 MIN_SCALE = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Band:
+    """One layer of the stack."""
+
+    name: str
+    color: str
+    counts: list[float]
+    """Blocks, one a step."""
+    label: str
+    """Words beside the bar."""
+    hover: str
+    pattern: dict[str, Any] | None = None
 
 
 def scale_for(peak: int, total: int) -> int:
@@ -43,28 +67,28 @@ def scale_for(peak: int, total: int) -> int:
     return min(scale, total)
 
 
+def waste(usage: StepUsage, block_size: int) -> float:
+    """Share of the slots of the blocks in use that hold no token, 0 to 1."""
+    return 1 - usage.filled_slots / (usage.used * block_size) if usage.used else 0.0
+
+
 def figure(view: EngineView, look: Look = LIGHT, size: Size | None = None, focus: Focus = NO_FOCUS) -> Figure:
     size = size or Size(height=180)
     steps = [u.step for u in view.usage]
     total = view.info.num_blocks
     scale = scale_for(view.peak_blocks, total)
-    now = view.usage[-1]
-    bands = (
-        ("in use", [u.used for u in view.usage], look.accent, now.used),
-        ("kept for reuse", [u.cached for u in view.usage], look.cell_cached, now.cached),
-        ("free", [u.free for u in view.usage], look.cell_free, now.free),
-    )
+    bands = make_bands(view, look)
     # A step lasts until the next one: draw it as wide as that, the newest too.
     x = [*steps, steps[-1] + 1]
-    traces = [_band(x, [*counts, counts[-1]], name, color) for name, counts, color, _ in bands]
-    traces.append(_hit_rates(x, view, look))
-    traces += [_bar_part(name, color, count, total) for name, _, color, count in bands]
-
     plot_w, plot_h = max(size.width - _LEFT - _RIGHT, 120), max(size.height - _BOTTOM - 4, 60)
     stack_right, bar_left = 1 - (_BAR_PX + _WEDGE_PX) / plot_w, 1 - _BAR_PX / plot_w
     left, right = step_range(view)
     return {
-        "data": [t.to_plotly_json() for t in traces],
+        "data": [
+            *(_stack(x, band) for band in bands),
+            _hit_rates(x, view, look),
+            *(_bar_part(band, total) for band in bands),
+        ],
         "layout": base_layout(
             look,
             margin={"l": _LEFT, "r": _RIGHT, "t": 4, "b": _BOTTOM},
@@ -91,59 +115,114 @@ def figure(view: EngineView, look: Look = LIGHT, size: Size | None = None, focus
             yaxis3=bare_axis(range=[0, total], domain=[0, _STACK_TOP], anchor="x2", fixedrange=True),
             shapes=_wedge(stack_right, bar_left, scale / total, look),
             annotations=[
-                *_band_labels([(name, count) for name, _, _, count in bands], total, plot_h, look),
-                _label(_rate_words(now.hit_rate), (_STRIP_BOTTOM + 1) / 2, look, yref="paper"),
+                *_band_labels([(band.label, band.counts[-1]) for band in bands], total, plot_h, look),
+                _label(
+                    f"<b>{view.usage[-1].hit_rate:.0%}</b> prefix hits".replace("%", " %"),
+                    (_STRIP_BOTTOM + 1) / 2,
+                    look,
+                    yref="paper",
+                ),
             ],
         ),
     }
 
 
+def make_bands(view: EngineView, look: Look) -> tuple[Band, Band, Band, Band]:
+    """From below: filled slots and empty slots of the blocks in use, kept for reuse, free. They add up to the pool."""
+    block_size = view.info.block_size
+    filled = [round(u.filled_slots / block_size, 2) for u in view.usage]
+    empty = [round(u.used - f, 2) for u, f in zip(view.usage, filled, strict=True)]
+    now = view.usage[-1]
+    share = percent(waste(now, block_size))
+    return (
+        Band(
+            "filled",
+            look.accent,
+            filled,
+            f"<b>{now.used:,}</b> in use",
+            "%{y:.4~g} blocks' worth of filled slots",
+        ),
+        Band(
+            "waste",
+            mix(look.accent, look.card, 0.72),
+            empty,
+            f"<b>{share}</b> waste",
+            "%{y:.3~g} blocks' worth of empty slots<br>in blocks in use: internal fragmentation",
+            {
+                "shape": "/",
+                "fgcolor": look.accent,
+                "bgcolor": mix(look.accent, look.card, 0.72),
+                "size": 5,
+                "solidity": 0.4,
+            },
+        ),
+        Band(
+            "kept",
+            look.cell_cached,
+            [u.cached for u in view.usage],
+            f"<b>{now.cached:,}</b> kept",
+            "%{y} blocks kept for reuse, evictable",
+        ),
+        Band(
+            "free",
+            look.cell_free,
+            [u.free for u in view.usage],
+            f"<b>{now.free:,}</b> free",
+            "%{y} blocks free",
+        ),
+    )
+
+
 # ---------------------------------------------------------------- traces
 
 
-def _band(x: Sequence[int], counts: Sequence[int], name: str, color: str) -> go.Scatter:
-    return go.Scatter(
-        x=x,
-        y=counts,
-        name=name,
-        mode="lines",
-        stackgroup="pool",
-        line={"shape": "hv", "width": 0, "color": color},
-        fillcolor=color,
-        hovertemplate=f"%{{y}} blocks {name}<br>step %{{x}}<extra></extra>",
-    )
+def _area(band: Band) -> dict[str, Any]:
+    area: dict[str, Any] = {"type": "scatter", "name": band.name, "mode": "lines", "fillcolor": band.color}
+    if band.pattern is not None:
+        area["fillpattern"] = band.pattern
+    return area
 
 
-def _hit_rates(x: Sequence[int], view: EngineView, look: Look) -> go.Scatter:
-    rates = [100 * u.hit_rate for u in view.usage]
-    return go.Scatter(
-        x=x,
-        y=[*rates, rates[-1]],
-        mode="lines",
-        yaxis="y2",
-        line={"shape": "hv", "width": 1.75, "color": look.accent},
-        hovertemplate="%{y:.0f} % of looked-up tokens were cached<br>step %{x}<extra></extra>",
-    )
+def _stack(x: list[int], band: Band) -> dict[str, Any]:
+    return {
+        **_area(band),
+        "x": x,
+        "y": [*band.counts, band.counts[-1]],
+        "stackgroup": "pool",
+        "line": {"shape": "hv", "width": 0, "color": band.color},
+        "hovertemplate": f"{band.hover}<br>step %{{x}}<extra></extra>",
+    }
 
 
-def _bar_part(name: str, color: str, count: int, total: int) -> go.Scatter:
+def _hit_rates(x: list[int], view: EngineView, look: Look) -> dict[str, Any]:
+    rates = [round(100 * u.hit_rate, 1) for u in view.usage]
+    return {
+        "type": "scatter",
+        "x": x,
+        "y": [*rates, rates[-1]],
+        "mode": "lines",
+        "yaxis": "y2",
+        "line": {"shape": "hv", "width": 1.75, "color": look.accent},
+        "hovertemplate": "%{y:.0f} % of looked-up tokens were cached<br>step %{x}<extra></extra>",
+    }
+
+
+def _bar_part(band: Band, total: int) -> dict[str, Any]:
     """One band of the whole pool, now."""
-    return go.Scatter(
-        x=[0, 1],
-        y=[count, count],
-        name=name,
-        xaxis="x2",
-        yaxis="y3",
-        mode="lines",
-        stackgroup="now",
-        line={"width": 0, "color": color},
-        fillcolor=color,
-        text=[f"{count} of {total:,} blocks {name}"] * 2,
-        hovertemplate="%{text}<extra></extra>",
-    )
+    now = band.counts[-1]
+    return {
+        **_area(band),
+        "x": [0, 1],
+        "y": [now, now],
+        "xaxis": "x2",
+        "yaxis": "y3",
+        "stackgroup": "now",
+        "line": {"width": 0, "color": band.color},
+        "hovertemplate": f"{band.hover}<br>of {total:,} in the pool, now<extra></extra>",
+    }
 
 
-def _wedge(stack_right: float, bar_left: float, share: float, look: Look) -> list[dict[str, object]]:
+def _wedge(stack_right: float, bar_left: float, share: float, look: Look) -> list[dict[str, Any]]:
     """From the part of the bar that the stack shows to the whole height of the stack."""
     ends = ((0.0, 0.0), (_STACK_TOP, share * _STACK_TOP))
     return [
@@ -164,38 +243,30 @@ def _wedge(stack_right: float, bar_left: float, share: float, look: Look) -> lis
 # ---------------------------------------------------------------- words
 
 
-def _rate_words(rate: float) -> str:
-    return f"<b>{rate:.0%}</b> prefix hits".replace("%", " %")
-
-
 def _band_labels(
-    bands: Sequence[tuple[str, int]], total: int, plot_px: float, look: Look
-) -> list[dict[str, object]]:
+    bands: Sequence[tuple[str, float]], total: int, plot_px: float, look: Look
+) -> list[dict[str, Any]]:
     """Beside the bands of the bar, pushed apart where they are thin."""
-    gap = 15 / (plot_px * _STACK_TOP) * total
+    gap = _LABEL_PX / (plot_px * _STACK_TOP) * total
     places: list[float] = []
     floor = 0.0
     for _, count in bands:
-        places.append(floor + count / 2)
+        places.append(max(floor + count / 2, places[-1] + gap if places else gap / 3))
         floor += count
-    for i in range(1, len(places)):
-        places[i] = max(places[i], places[i - 1] + gap)
-    over = places[-1] - (total - gap / 3)
-    if over > 0:
-        places[-1] -= over
-        for i in range(len(places) - 2, -1, -1):
-            places[i] = min(places[i], places[i + 1] - gap)
-    texts = [f"<b>{count:,}</b> {name}" for name, count in bands]
-    return [_label(text, place, look, yref="y3") for text, place in zip(texts, places, strict=True)]
+    ceiling = total - gap / 3
+    for i in range(len(places) - 1, -1, -1):
+        places[i] = min(places[i], ceiling)
+        ceiling = places[i] - gap
+    return [_label(text, place, look, yref="y3") for (text, _), place in zip(bands, places, strict=True)]
 
 
-def _label(text: str, y: float, look: Look, *, yref: str) -> dict[str, object]:
+def _label(text: str, y: float, look: Look, *, yref: str) -> dict[str, Any]:
     return {
         "x": 1,
         "xref": "paper",
         "xanchor": "left",
         "xshift": 8,
-        "y": y,
+        "y": round(y, 3),
         "yref": yref,
         "yanchor": "middle",
         "text": text,

@@ -1,0 +1,78 @@
+"""The hover of the KV block map: short lines, that fit beside a cell on a phone. Ids and counts, nobody's text."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ui.charts.block_follow import Followed
+from ui.view import BlockCell, EngineView
+
+_FATES = {
+    "held": "",
+    "kept": "given back; still has its tokens, for reuse",
+    "unclear": "given back; may still have its tokens",
+    "given": "given away since: other tokens are in it",
+    "lost": "given back; its tokens cannot be found again",
+}
+
+
+def describe(
+    cell: BlockCell, view: EngineView, labels: Mapping[str, str], followed: Followed | None = None
+) -> str:
+    """Lines about one cell. ``labels``: request id -> letter."""
+    head = f"<b>block {cell.block_id}</b>"
+    if cell.state == "free" and not cell.is_written and followed is None:
+        return f"{head} · free"
+    lines = []
+    if cell.state == "used":
+        letters = [labels[o.request_id] for o in cell.owners if o.request_id in labels]
+        names = ", ".join(letters[:8]) + (" …" if len(letters) > 8 else "")
+        what = f"shared by {cell.ref_count}: {names}" if cell.ref_count > 1 else f"in use by {names or '?'}"
+        lines.append(f"{head} · {what}")
+        for group, index in dict.fromkeys((o.group, o.logical_index) for o in cell.owners):
+            lines.append(_place(view, group, index))
+    elif cell.state == "cached":
+        lines.append(f"{head} · kept for reuse, evictable")
+    else:
+        lines.append(f"{head} · free")
+    if cell.state != "free":
+        references = "1 reference" if cell.ref_count == 1 else f"{cell.ref_count} references"
+        lines.append(f"{cell.tokens} of {view.info.block_size} slots filled · {references}")
+    if cell.hashes:
+        lines.append("hash " + ", ".join([key.partition(":")[2][:8] for key in cell.hashes[:3]]))
+    if cell.is_written:
+        lines.append("written in this step")
+    if followed is not None:
+        lines[:0] = _followed_lines(cell.block_id, view, followed)
+    return "<br>".join(lines)
+
+
+def _followed_lines(block_id: int, view: EngineView, followed: Followed) -> list[str]:
+    """First what the viewer asked about: logical -> physical, and the token they point at."""
+    entry = followed.blocks.get(block_id)
+    if entry is None:
+        return []
+    in_group = f", group {entry.group}" if len(view.info.groups) > 1 else ""
+    name = followed.track.label
+    lines = [f"<b>{name}</b>{in_group}: logical {entry.logical_index} → physical <b>{block_id}</b>"]
+    if block_id in followed.token_blocks:
+        lines.insert(0, token_words(block_id, followed))
+    if _FATES[entry.fate]:
+        lines.append(f"<i>{_FATES[entry.fate]}</i>")
+    return lines
+
+
+def token_words(block_id: int, followed: Followed) -> str:
+    """For example "token 37: block 12, slot 5"."""
+    was = "" if followed.blocks[block_id].is_its_own else " was in"
+    computed = "" if followed.is_computed else " (not written)"
+    return f"token {followed.position}{was or ':'} block {block_id}, slot {followed.slot}{computed}"
+
+
+def _place(view: EngineView, group: int, index: int) -> str:
+    start = index * view.info.block_size
+    place = f"logical {index}, tokens {start}–{start + view.info.block_size - 1}"
+    if len(view.info.groups) == 1:
+        return place
+    window = view.info.groups[group].window
+    return f"group {group} ({f'window {window}' if window else 'sees all'}): {place}"
