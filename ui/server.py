@@ -19,6 +19,7 @@ import uvicorn
 from fastapi import FastAPI, Request, Response
 from starlette.concurrency import run_in_threadpool
 from starlette.routing import Mount
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ui.engine_host import EngineHost
 from ui.live import Live
@@ -82,6 +83,7 @@ def build_app(host: EngineHost) -> FastAPI:
     add_live_route(app, page.live)
     add_trace_routes(app, page.context, page.live, page.opened)
     page.blocks.queue(default_concurrency_limit=None, max_size=None, api_open=False)
+    app.add_middleware(HeadFirst, head=head.encode())
     css = palette_css() + "\n".join((ASSETS / name).read_text(encoding="utf-8") for name in STYLES)
     return gr.mount_gradio_app(
         app,
@@ -91,10 +93,41 @@ def build_app(host: EngineHost) -> FastAPI:
         run_history=False,
         theme=make_theme(),
         css=css,
-        head=head,
         footer_links=[],
         show_error=True,
     )
+
+
+class HeadFirst:
+    """Puts tags into the head of the page's own HTML. Gradio's ``head=`` adds them from its script, in no order and
+    without waiting for them, and components then call what is not there yet."""
+
+    def __init__(self, app: ASGIApp, head: bytes) -> None:
+        self._app = app
+        self._head = head
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["path"] != "/" or scope["method"] != "GET":
+            await self._app(scope, receive, send)
+            return
+        plain = [(name, value) for name, value in scope["headers"] if name != b"accept-encoding"]
+        start: Message = {}
+        body = bytearray()
+
+        async def hold(message: Message) -> None:
+            nonlocal start
+            if message["type"] == "http.response.start":
+                start = message
+                return
+            body.extend(message.get("body", b""))
+            if message.get("more_body"):
+                return
+            html = bytes(body).replace(b"</head>", self._head + b"\n</head>", 1)
+            kept = [(name, value) for name, value in start["headers"] if name.lower() != b"content-length"]
+            await send({**start, "headers": [*kept, (b"content-length", b"%d" % len(html))]})
+            await send({"type": "http.response.body", "body": html})
+
+        await self._app({**scope, "headers": plain}, receive, hold)
 
 
 def add_live_route(app: FastAPI, live: Live) -> None:
