@@ -16,7 +16,7 @@ from ui.chat.panel import build_chat_room, prompt_placeholder
 from ui.clock_bar import build_clock_bar
 from ui.context import PageContext
 from ui.engine_host import EngineHost
-from ui.event_table import build_event_table
+from ui.event_table import EventTable, build_event_table
 from ui.fold import fold
 from ui.help_sheet import build_help_sheet
 from ui.live import Live
@@ -87,7 +87,12 @@ def build_page(host: EngineHost) -> Page:
     tokens = TokenStore()
     context = PageContext(host, visitors, admission, tokens, Runs(admission, tokens))
     opened = OpenedTraces(visitors)
-    live = Live(host, visitors, panes={"strip": tokens, "cards": context.runs}, opened=opened)
+    live = Live(
+        host,
+        visitors,
+        panes={"strip": tokens, "cards": context.runs, "events": EventTable(context)},
+        opened=opened,
+    )
 
     with gr.Blocks(title=TITLE, fill_width=True, analytics_enabled=False) as page:
         header = gr.HTML(
