@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections import OrderedDict
 from collections.abc import Iterable
@@ -191,25 +192,26 @@ class Replay:
         """
         with self._lock:
             self._catch_up()
-            events = self._tape.events
-            start, stop = 0, len(events) if until is None else num_until(events, until)
-            life = self._tape.lives.get(request_id) if request_id is not None else None
-            if life is not None and events:
-                start = max(0, life.first_seq - events[0].seq)
-                if life.last_seq is not None:
-                    stop = min(stop, life.last_seq - events[0].seq + 1)
-        found: list[TraceEvent] = []
-        for index in range(stop - 1, start - 1, -1):
-            if len(found) >= limit:
-                break
-            event = events[index]
-            if (
-                (kinds is None or event.kind in kinds)
-                and (request_id is None or request_id in requests_of(event))
-                and type(event) is not TraceEvent  # of a kind that is not known here
-            ):
-                found.append(event)
-        return found
+            tape = self._tape
+            events = tape.events
+            if not events:
+                return []
+            first = events[0].seq
+            start, stop = first, first + (len(events) if until is None else num_until(events, until))
+            life = tape.lives.get(request_id) if request_id is not None else None
+            if life is not None:
+                start = max(start, life.first_seq)
+                stop = stop if life.last_seq is None else min(stop, life.last_seq + 1)
+            seqs: Iterable[int] = range(stop - 1, start - 1, -1)
+            if kinds is not None:
+                seqs = tape.find(kinds, start, stop)
+        found = (
+            event
+            for event in (events[seq - first] for seq in seqs)
+            if (request_id is None or request_id in requests_of(event))
+            and type(event) is not TraceEvent  # of a kind that is not known here
+        )
+        return list(itertools.islice(found, max(0, limit)))
 
 
 class _Travel:

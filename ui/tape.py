@@ -6,7 +6,9 @@ step is then a copy of a keyframe and at most ``distance`` events away.
 
 from __future__ import annotations
 
+import heapq
 from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from micro_vllm.errors import TraceLawError
@@ -27,8 +29,8 @@ from micro_vllm.trace import (
 from ui.story import Story
 from ui.view import JUMP_KINDS, Clock, JumpKind
 
-MIN_KEYFRAME_DISTANCE = 2_000
-"""Events between two keyframes: folding so many takes about 20 ms, and 200,000 events have 100 keyframes."""
+MIN_KEYFRAME_DISTANCE = 1_000
+"""Events between two keyframes: folding so many takes about 10 ms, and 200,000 events have 200 keyframes."""
 LIVES_KEPT = 10_000
 """Requests whose number is known after the window has forgotten them."""
 
@@ -62,6 +64,8 @@ class Tape:
         self._distance = distance
         self._keyframes: list[Story] = []
         self._marks: dict[JumpKind, list[int]] = {kind: [] for kind in JUMP_KINDS}
+        self._seqs: dict[str, list[int]] = {}
+        """By kind of event, ascending."""
 
     # ------------------------------------------------------------ growing
 
@@ -82,6 +86,7 @@ class Tape:
             self._keyframes.append(self.newest.copy())
 
     def _note(self, event: TraceEvent) -> None:
+        self._seqs.setdefault(event.kind, []).append(event.seq)
         kind = _jump_kind(event)
         if kind is not None:
             steps = self._marks[kind]
@@ -112,6 +117,7 @@ class Tape:
         self._keyframes = [first, *(story for story in self._keyframes if last_seq(story) > event.seq)]
         for steps in self._marks.values():
             del steps[: bisect_left(steps, event.step)]
+        self._seqs = {kind: seqs[bisect_left(seqs, event.seq) :] for kind, seqs in self._seqs.items()}
 
     # ------------------------------------------------------------ reading
 
@@ -130,6 +136,12 @@ class Tape:
         first, last = self.first_step, self.last_step
         marks = {k: tuple(s[bisect_left(s, first) : bisect_right(s, last)]) for k, s in self._marks.items()}
         return Clock(first, last, marks)
+
+    def find(self, kinds: frozenset[str], start: int, stop: int) -> Iterator[int]:
+        """Numbers of the events of these kinds with ``start <= seq < stop``, newest first."""
+        runs = [self._seqs[kind] for kind in kinds if kind in self._seqs]
+        cuts = [seqs[bisect_left(seqs, start) : bisect_left(seqs, stop)] for seqs in runs]
+        return heapq.merge(*map(reversed, cuts), reverse=True)
 
     def reel(self) -> Reel:
         return Reel(self.events, self._keyframes)

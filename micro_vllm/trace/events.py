@@ -13,12 +13,16 @@ import msgspec
 TRACE_FORMAT = 1
 
 
-class _Record(msgspec.Struct, frozen=True, kw_only=True):
+class _Record(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A part of an event."""
 
 
-class TraceEvent(msgspec.Struct, frozen=True, kw_only=True, tag=True, tag_field="kind"):
-    """What all events have."""
+class TraceEvent(msgspec.Struct, frozen=True, kw_only=True, tag=True, tag_field="kind", gc=False):
+    """What all events have.
+
+    ``gc=False``: a log holds hundreds of thousands of events, none of which can be part of a cycle; the garbage
+    collector would halt the engine for tenths of a second to look through them.
+    """
 
     seq: int
     engine: str

@@ -35,14 +35,14 @@ class PoolMap:
         self._written: frozenset[int] = frozenset()
         self._cells: list[BlockCell] = []
         self._stale: set[int] = set()
-        self._drawn: tuple[BlockCell, ...] | None = None
+        self._drawn: tuple[BlockCell, ...] = ()
 
     def copy(self) -> PoolMap:
         """Goes its own way; what was drawn already is not copied: keyframes are many and rarely looked at."""
         other = copy.copy(self)
         other.owners, other.keys, other.tokens = self.owners.copy(), self.keys.copy(), self.tokens.copy()
         other.touched_keys = set()
-        other._cells, other._stale, other._drawn = [], set(), None
+        other._cells, other._stale, other._drawn = [], set(), ()
         return other
 
     def restore(self, fold: Fold) -> None:
@@ -93,7 +93,7 @@ class PoolMap:
         """``filled`` slots hold a token now."""
         if not self.keys[block]:
             self._fill(block, filled)
-            self._touch(block)
+            self._stale.add(block)
 
     def cached(self, block: int, key: str) -> None:
         """The block can be hit under ``key``: it is full."""
@@ -115,7 +115,6 @@ class PoolMap:
         """A step is computed, and these are the blocks it wrote."""
         before, self._written = self._written, frozenset(blocks)
         self._stale |= before ^ self._written
-        self._drawn = None
 
     def _fill(self, block: int, filled: int) -> None:
         if self.owners[block]:
@@ -124,21 +123,20 @@ class PoolMap:
 
     def _touch(self, block: int) -> None:
         self._stale.add(block)
-        self._drawn = None
-        self.touched_keys.update(self.keys[block])
+        if self.keys[block]:
+            self.touched_keys.update(self.keys[block])
 
     # ------------------------------------------------------------ drawing
 
-    def cells(self, ref_counts: Sequence[int]) -> tuple[BlockCell, ...]:
+    def draw(self, ref_counts: Sequence[int]) -> tuple[BlockCell, ...]:
         """By block id. Only what changed since the last time is made anew."""
-        if self._drawn is None:
-            if self._cells:
-                for block in self._stale:
-                    self._cells[block] = self._cell(block, ref_counts[block])
-            else:
-                self._cells = [self._cell(block, count) for block, count in enumerate(ref_counts)]
-            self._stale.clear()
+        if not self._cells:
+            self._cells = [self._cell(block, count) for block, count in enumerate(ref_counts)]
+        for block in self._stale:
+            self._cells[block] = self._cell(block, ref_counts[block])
+        if self._stale or not self._drawn:
             self._drawn = tuple(self._cells)
+        self._stale.clear()
         return self._drawn
 
     def _cell(self, block: int, ref_count: int) -> BlockCell:

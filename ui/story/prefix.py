@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
-from typing import NamedTuple
+
+import msgspec
 
 from micro_vllm.trace import BlockCached, Fold
 from ui.story.pool import PoolMap
 from ui.view import PrefixNode
 
 
-class _Content(NamedTuple):
+class _Content(msgspec.Struct, frozen=True, gc=False):
     """What is known of one content beside the blocks that hold it. Immutable: copies of the tree share it."""
 
     parent: str
@@ -26,16 +26,19 @@ class PrefixTree:
 
     def __init__(self) -> None:
         self._contents: dict[str, _Content] = {}
+        """Parents before children, else in the order in which they were first cached."""
+        self._num_children: dict[str, int] = {}
+        """By key of the parent, which may be evicted."""
         self._stale: set[str] = set()
         self._nodes: dict[str, PrefixNode] = {}
-        self._order: list[str] | None = None
         self._drawn: tuple[PrefixNode, ...] | None = None
 
     def copy(self) -> PrefixTree:
         """Goes its own way; what was drawn already is not copied."""
         other = copy.copy(self)
         other._contents = dict(self._contents)
-        other._stale, other._nodes, other._order, other._drawn = set(), {}, None, None
+        other._num_children = dict(self._num_children)
+        other._stale, other._nodes, other._drawn = set(), {}, None
         return other
 
     def restore(self, fold: Fold) -> None:
@@ -49,11 +52,12 @@ class PrefixTree:
             for table in request.tables:
                 for index, block in enumerate(table):
                     depths.update(dict.fromkeys(keys_of.get(block, ()), index))
-        parents = {key: _key(key.partition(":")[0], fold.parents[key]) for key in fold.hash_table}
-        for key in _parents_first(parents):
-            if key not in depths:
-                depths[key] = depths.get(parents[key], -1) + 1
-        self._contents = {key: _Content(parents[key], depths[key], None) for key in parents}
+        for key in fold.hash_table:
+            self._add(key, _Content(_key(key.partition(":")[0], fold.parents[key]), depths.get(key, 0), None))
+        for key, content in self._contents.items():
+            if key not in depths and content.parent in depths:
+                depths[key] = depths[content.parent] + 1
+                self._contents[key] = msgspec.structs.replace(content, depth=depths[key])
 
     # ------------------------------------------------------------ what happens to a content
 
@@ -61,47 +65,47 @@ class PrefixTree:
         """A block holds it. Returns its key."""
         key = _key(str(event.group), event.hash)
         if key not in self._contents:
-            parent = _key(str(event.group), event.parent)
-            self._contents[key] = _Content(parent, event.logical_index, arrival)
-            self._order = None
-        self._touch(key)
+            self._add(key, _Content(_key(str(event.group), event.parent), event.logical_index, arrival))
+        self._stale.add(key)
         return key
 
     def hit(self, keys: tuple[str, ...], step: int) -> None:
         """A request found a block that holds it."""
         for key in keys:
             content = self._contents[key]
-            self._contents[key] = content._replace(num_hits=content.num_hits + 1, last_hit_step=step)
-            self._touch(key)
+            num_hits = content.num_hits + 1
+            self._contents[key] = msgspec.structs.replace(content, num_hits=num_hits, last_hit_step=step)
+            self._stale.add(key)
 
     def evicted(self, key: str, fold: Fold) -> None:
         """One block less holds it."""
         if key not in fold.hash_table:
-            del self._contents[key]
+            parent = self._contents.pop(key).parent
+            self._num_children[parent] -= 1
+            if not self._num_children[parent]:
+                del self._num_children[parent]
             self._nodes.pop(key, None)
-            self._order = None
-        self._touch(key)
-
-    def _touch(self, key: str) -> None:
         self._stale.add(key)
-        self._drawn = None
+
+    def _add(self, key: str, content: _Content) -> None:
+        self._contents[key] = content
+        self._num_children[content.parent] = self._num_children.get(content.parent, 0) + 1
+        if key in self._num_children:  # evicted earlier than its children, and cached again
+            self._contents = _parents_first(self._contents)
 
     # ------------------------------------------------------------ drawing
 
-    def nodes(self, fold: Fold, pool: PoolMap) -> tuple[PrefixNode, ...]:
+    def draw(self, fold: Fold, pool: PoolMap) -> tuple[PrefixNode, ...]:
         """Parents before children. Only nodes that changed since the last time are made anew."""
+        nodes, contents = self._nodes, self._contents
         if pool.touched_keys:
             self._stale |= pool.touched_keys
             pool.touched_keys.clear()
-            self._drawn = None
-        if self._drawn is None:
-            nodes, contents = self._nodes, self._contents
-            for key in self._stale & contents.keys() if nodes else contents:
+        if self._stale or self._drawn is None:
+            for key in self._stale & contents.keys() if self._drawn is not None else contents:
                 nodes[key] = _node(key, contents[key], fold.hash_table[key], pool)
             self._stale.clear()
-            if self._order is None:
-                self._order = _parents_first({key: content.parent for key, content in contents.items()})
-            self._drawn = tuple([nodes[key] for key in self._order])
+            self._drawn = tuple([nodes[key] for key in contents])
         return self._drawn
 
 
@@ -125,16 +129,15 @@ def _key(group: str, content_hash: str) -> str:
     return f"{group}:{content_hash}" if content_hash else ""
 
 
-def _parents_first(parents: Mapping[str, str]) -> list[str]:
-    """All keys in their order, except that a parent that came after its child (evicted, then cached again) moves
-    ahead of it."""
-    order: list[str] = []
+def _parents_first(contents: dict[str, _Content]) -> dict[str, _Content]:
+    """The same in the same order, except that a parent moves ahead of the first of its children."""
+    ordered: dict[str, _Content] = {}
     placed: set[str] = set()
-    for key in parents:
+    for key in contents:
         chain = []
-        while key in parents and key not in placed:
+        while key in contents and key not in placed:
             placed.add(key)
             chain.append(key)
-            key = parents[key]
-        order.extend(reversed(chain))
-    return order
+            key = contents[key].parent
+        ordered.update((link, contents[link]) for link in reversed(chain))
+    return ordered

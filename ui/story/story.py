@@ -9,7 +9,6 @@ from __future__ import annotations
 import copy
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from micro_vllm.trace import (
@@ -35,17 +34,9 @@ from micro_vllm.trace import (
 )
 from ui.story.pool import PoolMap
 from ui.story.prefix import PrefixTree
+from ui.story.steps import Steps
 from ui.story.tracks import Tracks
-from ui.view import WINDOW_STEPS, EngineView, Owner, StepRecord, StepRow, StepUsage
-
-
-@dataclass(frozen=True, slots=True)
-class _Planning:
-    """What happened while the next step was being planned: its StepPlanned comes after it."""
-
-    num_preempted: int = 0
-    num_evicted: int = 0
-    num_hit_tokens: int = 0
+from ui.view import WINDOW_STEPS, EngineView, Owner, StepUsage
 
 
 class Story:
@@ -64,9 +55,7 @@ class Story:
         self._prefix = PrefixTree()
         self._tracks = Tracks()
         self._usage: deque[StepUsage] = deque(maxlen=WINDOW_STEPS)
-        self._steps: deque[StepRecord] = deque(maxlen=WINDOW_STEPS)
-        self._planning = _Planning()
-        self._planned: StepPlanned | None = None
+        self._steps = Steps()
         self._closed_step = 0
         self._peak_blocks = 0
         self._view: EngineView | None = None
@@ -135,69 +124,26 @@ class Story:
     def _tell_lookup(self, event: PrefixLookup) -> None:
         if event.num_hit_tokens:
             self._tracks.hit(event.request_id, event.step, event.num_hit_tokens)
-            num = self._planning.num_hit_tokens + event.num_hit_tokens
-            self._planning = replace(self._planning, num_hit_tokens=num)
+            self._steps.num_hit_tokens += event.num_hit_tokens
 
     def _tell_preempted(self, event: RequestPreempted) -> None:
         self._tracks.preempted(event)
-        self._planning = replace(self._planning, num_preempted=self._planning.num_preempted + 1)
-
-    def _tell_planned(self, event: StepPlanned) -> None:
-        self._planned = event
-        self._steps.append(
-            StepRecord(
-                step=event.step,
-                time=event.time,
-                rows=tuple(
-                    [
-                        StepRow(
-                            r.request_id, self.fold.requests[r.request_id].arrival, r.phase, r.start, r.count
-                        )
-                        for r in event.rows
-                    ]
-                ),
-                num_tokens=event.num_tokens,
-                token_budget=event.token_budget,
-                num_seats=event.num_seats,
-                max_num_seqs=event.max_num_seqs,
-                num_waiting=event.num_waiting,
-                stopped_by=event.stopped_by,
-                num_preempted=self._planning.num_preempted,
-                num_evicted=self._planning.num_evicted,
-                num_hit_tokens=self._planning.num_hit_tokens,
-            )
-        )
-        self._planning = _Planning()
+        self._steps.num_preempted += 1
 
     def _tell_executed(self, event: StepExecuted) -> None:
         self.executed_step = event.step
-        self._end_step(
-            event,
-            is_executed=True,
-            schedule_seconds=event.schedule_seconds,
-            build_seconds=event.build_seconds,
-            forward_seconds=event.forward_seconds,
-            sample_seconds=event.sample_seconds,
-        )
+        plan = self._steps.ended(event)
         written: set[int] = set()
         size = self._pool.block_size
-        for row in self._planned.rows if self._planned else ():
+        for row in plan.rows if plan else ():
             self._tracks.computed(row, event.step)
-            stop = row.start + row.count
+            first, stop = row.start // size, row.start + row.count
             for table in self.fold.requests[row.request_id].tables:
-                first = row.start // size
-                for index, block in enumerate(table[first : -(-stop // size)], start=first):
-                    if block:
+                for index in range(first, -(-stop // size)):
+                    if block := table[index]:
                         written.add(block)
                         self._pool.write(block, min(stop - index * size, size))
         self._pool.computed(written)
-
-    def _tell_failed(self, event: StepFailed) -> None:
-        self._end_step(event, error=event.error)
-
-    def _end_step(self, event: TraceEvent, **changes: Any) -> None:
-        if self._steps and self._steps[-1].step == event.step:
-            self._steps[-1] = replace(self._steps[-1], **changes)
 
     def _tell_sampled(self, event: TokensSampled) -> None:
         for token in event.tokens:
@@ -223,16 +169,16 @@ class Story:
         key = f"{event.group}:{event.hash}"
         self._pool.evicted(event.block_id, key)
         self._prefix.evicted(key, self.fold)
-        self._planning = replace(self._planning, num_evicted=self._planning.num_evicted + 1)
+        self._steps.num_evicted += 1
 
-    _TELL: ClassVar[dict[type[TraceEvent], Callable[[Story, Any], None]]] = {
+    _TELL: ClassVar[dict[type[TraceEvent], Callable[[Story, Any], object]]] = {
         RequestQueued: lambda self, event: self._tracks.queued(event),
         RequestAdmitted: lambda self, event: self._tracks.admitted(event),
         RequestPreempted: _tell_preempted,
         PrefixLookup: _tell_lookup,
-        StepPlanned: _tell_planned,
+        StepPlanned: lambda self, event: self._steps.planned(event, self.fold),
         StepExecuted: _tell_executed,
-        StepFailed: _tell_failed,
+        StepFailed: lambda self, event: self._steps.ended(event),
         TokensSampled: _tell_sampled,
         BlocksReferenced: _tell_taken,
         BlocksAllocated: _tell_taken,
@@ -261,8 +207,8 @@ class Story:
             seq=fold.last_seq,
             step=fold.step,
             info=fold.info,
-            blocks=self._pool.cells(fold.ref_counts),
-            requests=self._tracks.drawn(fold, self.executed_step),
+            blocks=self._pool.draw(fold.ref_counts),
+            requests=self._tracks.draw(fold, self.executed_step),
             usage=tuple(usage),
             executed_step=self.executed_step,
             peak_blocks=max(self._peak_blocks, now.used + now.cached),
@@ -270,8 +216,8 @@ class Story:
             num_waiting=len(fold.requests) - len(fold.running),
             is_sample=is_sample,
             time=self.time,
-            steps=tuple(self._steps),
-            prefix=self._prefix.nodes(fold, self._pool),
+            steps=self._steps.draw(),
+            prefix=self._prefix.draw(fold, self._pool),
         )
 
     def _count_usage(self) -> StepUsage:

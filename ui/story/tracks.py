@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from typing import Literal
 
 from micro_vllm.trace import (
@@ -16,12 +16,14 @@ from micro_vllm.trace import (
     ScheduledRow,
     Snapshot,
 )
-from ui.view import Mark, RequestTimes, RequestTrack, Span, SpanKind
+from ui.view import Mark, RequestTimes, RequestTrack, Span
+
+_END_MARKS: dict[str, Literal["finished", "aborted", "failed"]] = {"abort": "aborted", "error": "failed"}
 
 
 @dataclass(slots=True)
 class _Track:
-    """Values that are replaced, never changed: a shallow copy is a copy."""
+    """Nothing in it is changed in place, so that a shallow copy is a copy."""
 
     arrival: int
     num_prompt_tokens: int
@@ -29,28 +31,52 @@ class _Track:
     last_step: int
     """The newest step in which anything happened to it."""
     waits_since: int | None
+    queued: float | None = None
+    """None for one that is older than the trace: of its times only the end is known."""
+    admitted: float | None = None
+    first_token: float | None = None
+    last_token: float | None = None
+    finished: float | None = None
     spans: tuple[Span, ...] = ()
+    """Those that are over."""
+    decode_start: int = 0
+    decode_stop: int = 0
+    """Steps of decoding in a row, up to now: they make one span. Empty while it does not decode."""
+    decode_tokens: int = 0
     marks: tuple[Mark, ...] = ()
-    times: RequestTimes = field(default_factory=RequestTimes)
     num_cached_tokens: int | None = None
     """None until it is admitted."""
     num_preemptions: int = 0
-    end: _End | None = None
-    made: RequestTrack | None = None
-    """What was shown of it, as long as nothing changed. Only of an ended request: others change in every step."""
+    finish_reason: str = ""
+    num_tokens: int = 0
+    """Of an ended request; of a live one the fold knows them, and its tables."""
+    tables: tuple[tuple[int, ...], ...] = ()
+    drawn: RequestTrack | None = None
+    """What was shown of an ended request, as long as nothing of it is forgotten."""
 
-    def extend(self, kind: SpanKind, step: int, tokens: int) -> None:
+    def compute(self, row: ScheduledRow, step: int) -> None:
         """Add ``step``; decodes in a row make one span, each prefill chunk stays its own."""
-        self.end_waiting(step)
-        last = self.spans[-1] if self.spans else None
-        if kind == "decode" and last and last.kind == "decode" and last.stop == step:
-            span = Span(kind, last.start, step + 1, last.tokens + tokens)
-            self.spans = (*self.spans[:-1], span)
-        else:
-            self.spans = (*self.spans, Span(kind, step, step + 1, tokens))
         self.last_step = step
+        if row.phase == "decode" and self.decode_stop == step and self.decode_tokens:
+            self.decode_stop += 1
+            self.decode_tokens += row.count
+            return
+        self.stop_decoding()
+        self.stop_waiting(step)
+        if row.phase == "decode":
+            self.decode_start, self.decode_stop, self.decode_tokens = step, step + 1, row.count
+        else:
+            self.spans = (*self.spans, Span("prefill", step, step + 1, row.count))
 
-    def end_waiting(self, step: int) -> None:
+    def stop_decoding(self) -> None:
+        if self.decode_tokens:
+            self.spans = (
+                *self.spans,
+                Span("decode", self.decode_start, self.decode_stop, self.decode_tokens),
+            )
+            self.decode_tokens = 0
+
+    def stop_waiting(self, step: int) -> None:
         if self.waits_since is not None and step > self.waits_since:
             self.spans = (*self.spans, Span("waiting", self.waits_since, step))
         self.waits_since = None
@@ -62,19 +88,42 @@ class _Track:
     def forget_before(self, step: int) -> None:
         if self.spans and self.spans[0].stop <= step:
             self.spans = tuple(span for span in self.spans if span.stop > step)
-            self.made = None
+            self.drawn = None
         if self.marks and self.marks[0].step < step:
             self.marks = tuple(mark for mark in self.marks if mark.step >= step)
-            self.made = None
+            self.drawn = None
 
-
-@dataclass(frozen=True, slots=True)
-class _End:
-    """The last state of a request that the engine has forgotten."""
-
-    reason: str
-    num_tokens: int
-    tables: tuple[tuple[int, ...], ...]
+    def draw(self, request_id: str, fold: Fold, executed_step: int) -> RequestTrack:
+        spans = self.spans
+        status: Literal["waiting", "running", "done"] = "done"
+        num_tokens = num_computed = self.num_tokens
+        tables = self.tables
+        if not self.finish_reason:
+            live = fold.requests[request_id]
+            status = "running" if live.is_running else "waiting"
+            num_tokens, num_computed = live.num_tokens, live.num_computed_tokens
+            tables = tuple(map(tuple, live.tables))
+            if self.decode_tokens:
+                spans = (*spans, Span("decode", self.decode_start, self.decode_stop, self.decode_tokens))
+            if not live.is_running and self.waits_since is not None:
+                stop = max(executed_step, self.waits_since) + 1
+                spans = (*spans, Span("waiting", self.waits_since, stop))
+        return RequestTrack(
+            request_id=request_id,
+            arrival=self.arrival,
+            num_prompt_tokens=self.num_prompt_tokens,
+            num_tokens=num_tokens,
+            num_computed_tokens=num_computed,
+            status=status,
+            spans=spans,
+            marks=self.marks,
+            num_cached_tokens=self.num_cached_tokens or 0,
+            num_preemptions=self.num_preemptions,
+            priority=self.priority,
+            finish_reason=self.finish_reason,
+            times=RequestTimes(self.queued, self.admitted, self.first_token, self.last_token, self.finished),
+            tables=tables,
+        )
 
 
 class Tracks:
@@ -103,7 +152,7 @@ class Tracks:
 
     def queued(self, event: RequestQueued) -> None:
         track = _Track(event.arrival, event.num_prompt_tokens, event.priority, event.step, event.step)
-        track.times = RequestTimes(queued=event.time)
+        track.queued = event.time
         self._tracks.pop(event.request_id, None)  # an id used again: its place is that of the new request
         self._tracks[event.request_id] = track
 
@@ -111,95 +160,64 @@ class Tracks:
         track = self._tracks[event.request_id]
         if not event.is_resumed:
             track.num_cached_tokens = event.num_computed_tokens
-            track.times = replace(track.times, admitted=event.time)
+            track.admitted = event.time if track.queued is not None else None
 
     def hit(self, request_id: str, step: int, num_tokens: int) -> None:
         self._tracks[request_id].mark(Mark("hit", step, num_tokens), step)
 
     def preempted(self, event: RequestPreempted) -> None:
         track = self._tracks[event.request_id]
+        track.stop_decoding()
         track.mark(Mark("preempted", event.step, event.num_computed_tokens), event.step)
         track.num_preemptions = event.num_preemptions
         track.waits_since = event.step
 
     def computed(self, row: ScheduledRow, step: int) -> None:
-        if row.request_id in self._tracks:
-            self._tracks[row.request_id].extend(row.phase, step, row.count)
+        self._tracks[row.request_id].compute(row, step)
 
     def sampled(self, request_id: str, time: float) -> None:
         track = self._tracks[request_id]
-        first = track.times.first_token
-        if first is None and track.times.queued is not None:  # else it began before the trace did
-            first = time
-        track.times = replace(track.times, first_token=first, last_token=time)
+        if track.queued is not None:
+            track.last_token = time
+            if track.first_token is None:
+                track.first_token = time
 
     def ended(self, event: RequestFinished | RequestAborted, fold: Fold) -> None:
         """Told before the fold forgets the request."""
         track = self._tracks[event.request_id]
-        track.end_waiting(event.step)
-        reason = "abort" if isinstance(event, RequestAborted) else event.reason
-        kind: Literal["finished", "aborted", "failed"] = "finished"
-        if reason in ("abort", "error"):
-            kind = "aborted" if reason == "abort" else "failed"
+        track.stop_decoding()
+        track.stop_waiting(event.step)
+        track.finish_reason = "abort" if isinstance(event, RequestAborted) else event.reason
+        kind = _END_MARKS.get(track.finish_reason, "finished")
         # An abort between two steps carries the number of the next one: draw it where the bar ends.
         step = min(event.step, track.spans[-1].stop - 1) if track.spans else event.step
-        text = "" if reason == "abort" else reason
+        text = "" if kind == "aborted" else track.finish_reason
         track.mark(Mark(kind, step, event.num_output_tokens, text), event.step)
-        track.times = replace(track.times, finished=event.time)
-        if track.num_cached_tokens is None:  # admitted before the trace began
+        track.finished = event.time
+        if track.num_cached_tokens is None:  # perhaps admitted before the trace began
             track.num_cached_tokens = event.metrics.num_cached_tokens
         track.num_preemptions = event.metrics.num_preemptions
-        num_tokens = event.num_prompt_tokens + event.num_output_tokens
-        track.end = _End(reason, num_tokens, _tables(fold, event.request_id))
+        track.num_tokens = event.num_prompt_tokens + event.num_output_tokens
+        track.tables = tuple(map(tuple, fold.requests[event.request_id].tables))
 
     def forget_before(self, step: int) -> None:
         """What happened before ``step`` is no longer shown."""
-        for request_id, track in list(self._tracks.items()):
+        gone = []
+        for request_id, track in self._tracks.items():
             track.forget_before(step)
-            if track.end is not None and track.last_step < step:
-                del self._tracks[request_id]
+            if track.finish_reason and track.last_step < step:
+                gone.append(request_id)
+        for request_id in gone:
+            del self._tracks[request_id]
 
     # ------------------------------------------------------------ drawing
 
-    def drawn(self, fold: Fold, executed_step: int) -> tuple[RequestTrack, ...]:
-        return tuple([self._draw(r, track, fold, executed_step) for r, track in self._tracks.items()])
-
-    def _draw(self, request_id: str, track: _Track, fold: Fold, executed_step: int) -> RequestTrack:
-        if track.made is not None:
-            return track.made
-        spans = track.spans
-        end = track.end
-        if end is None:
-            live = fold.requests[request_id]
-            num_tokens, num_computed = live.num_tokens, live.num_computed_tokens
-            tables = _tables(fold, request_id)
-            status: Literal["waiting", "running", "done"] = "running" if live.is_running else "waiting"
-            if not live.is_running and track.waits_since is not None:
-                stop = max(executed_step, track.waits_since) + 1
-                spans = (*spans, Span("waiting", track.waits_since, stop))
-        else:
-            num_tokens = num_computed = end.num_tokens
-            tables, status = end.tables, "done"
-        made = RequestTrack(
-            request_id=request_id,
-            arrival=track.arrival,
-            num_prompt_tokens=track.num_prompt_tokens,
-            num_tokens=num_tokens,
-            num_computed_tokens=num_computed,
-            status=status,
-            spans=spans,
-            marks=track.marks,
-            num_cached_tokens=track.num_cached_tokens or 0,
-            num_preemptions=track.num_preemptions,
-            priority=track.priority,
-            finish_reason=end.reason if end else "",
-            times=track.times,
-            tables=tables,
-        )
-        if end is not None:
-            track.made = made
-        return made
-
-
-def _tables(fold: Fold, request_id: str) -> tuple[tuple[int, ...], ...]:
-    return tuple(map(tuple, fold.requests[request_id].tables))
+    def draw(self, fold: Fold, executed_step: int) -> tuple[RequestTrack, ...]:
+        """In order of arrival. What has ended is made once."""
+        drawn = []
+        for request_id, track in self._tracks.items():
+            shown = track.drawn or track.draw(request_id, fold, executed_step)
+            if track.finish_reason:
+                track.drawn = shown
+            drawn.append(shown)
+        return tuple(drawn)
