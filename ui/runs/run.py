@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import threading
-import time
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
@@ -22,6 +20,8 @@ from ui.admission import Admission, BusyError
 from ui.engine_host import ServingEngine
 from ui.render import answer_html
 from ui.runs.card import Card
+from ui.runs.pair import Pair
+from ui.runs.summary import Rate, totals
 from ui.tokens.store import TokenStore
 from ui.visitors import Visitor
 
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from micro_vllm.engine.handle import RequestHandle
 
 Room = Literal["workload", "compare"]
-RATE_SECONDS = 2.0
-"""Tokens a second are those of this long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,18 +81,16 @@ class Run:
         self._handles: dict[int, RequestHandle] = {}
         """Card -> its request, until it has ended."""
         self._by_request: dict[str, Card] = {}
-        self._seconds: float | None = None
-        self._rates: deque[tuple[float, int]] = deque()
-        self._planned: dict[int, dict[str, str]] = {}
-        """Step -> request -> phase, for two cards side by side."""
-        self._part: dict[str, Any] | None = None
+        self._rate = Rate()
+        self._pair = Pair() if room == "compare" else None
         # The follower's own.
         self._next = 0
         """The first card that has not been sent."""
         self._seen: dict[int, Any] = {}
         self._seq = engine.log.last_seq
-        self._began = time.monotonic()
         self._stop_reason = ""
+        self._is_broken = False
+        """The engine is gone, and nobody asked for that."""
 
     # ------------------------------------------------------------ from any thread
 
@@ -130,8 +126,13 @@ class Run:
                 "note": self.note,
                 "size": len(self._cards),
                 "cards": cards,
-                "sum": self._summary(),
-                **({"pair": self._pair()} if self.room == "compare" else {}),
+                "sum": {
+                    **totals(self._cards),
+                    **self._rate.to_json(),
+                    "unsent": len(self._items) - self._next,
+                    "paused": self._engine.loop.is_paused,
+                },
+                **({"pair": self._pair.to_json([c.request_id for c in self._cards])} if self._pair else {}),
             }
 
     # ------------------------------------------------------------ the follower
@@ -154,7 +155,7 @@ class Run:
                 self._drop_unsent(version)
             if all(card.has_ended for card in self._cards):
                 self.is_over = True
-                self._seconds = time.monotonic() - self._began
+                self._rate.end()
                 self._seen.clear()
             if self.is_over or any(card.version == version for card in self._cards):
                 self._version = version
@@ -170,6 +171,7 @@ class Run:
                 if not card.has_ended:
                     card.status, card.reason, card.version = "failed", reason, self._version
             self.is_over = True
+            self._rate.end()
 
     # ------------------------------------------------------------ sending
 
@@ -184,7 +186,7 @@ class Run:
             else:
                 self._submit_all()
         except EngineClosedError as error:
-            self._stop_reason = str(error)
+            self._is_broken, self._stop_reason = True, self._stop_reason or str(error)
 
     def _submit_all(self) -> None:
         while self._next < len(self._items) and not self._stop_reason:
@@ -222,7 +224,8 @@ class Run:
     def _drop_unsent(self, version: int) -> None:
         for card in self._cards[self._next :]:
             if not card.has_ended:
-                card.status, card.reason, card.version = "stopped", self._stop_reason, version
+                card.status = "failed" if self._is_broken else "stopped"
+                card.reason, card.version = self._stop_reason, version
 
     # ------------------------------------------------------------ reading
 
@@ -231,10 +234,8 @@ class Run:
         events = self._engine.log.since(self._seq)
         for event in events:
             if isinstance(event, StepPlanned):
-                if self.room == "compare":
-                    rows = {r.request_id: r.phase for r in event.rows if r.request_id in self._by_request}
-                    if rows:
-                        self._planned[event.step] = rows
+                if self._pair:
+                    self._pair.take_step(event, self._by_request)
                 continue
             if not isinstance(event, RequestQueued | RequestAdmitted | RequestPreempted):
                 continue
@@ -264,10 +265,9 @@ class Run:
                 self._tokens.update(self.visitor, self._engine, output)
             if finished:
                 self._end(index, card, handle, version)
-        now, total = time.monotonic(), sum(card.num_output_tokens for card in self._cards)
-        self._rates.append((now, total))
-        while now - self._rates[0][0] > RATE_SECONDS:
-            self._rates.popleft()
+        if self._pair:
+            self._pair.find_part([self._seen.get(i) for i in range(len(self._cards))], self._engine.loaded)
+        self._rate.take(sum(card.num_output_tokens for card in self._cards))
 
     def _take(self, card: Card, output: Any, version: int) -> None:
         answer, metrics = output.outputs[0], output.metrics
@@ -280,8 +280,6 @@ class Run:
             card.num_cached_tokens, card.is_admitted = output.num_cached_tokens, True
             if card.status in ("queued", "reading"):
                 card.status = "writing"
-        if self.room == "compare" and self._part is None:
-            self._part = self._find_part()
 
     def _end(self, index: int, card: Card, handle: RequestHandle, version: int) -> None:
         del self._handles[index]
@@ -290,7 +288,8 @@ class Run:
         try:
             output = handle.result(0)
         except Exception as error:  # the engine was closed, or could not add the request
-            card.status, card.reason = ("stopped" if self._stop_reason else "failed"), str(error)
+            wanted = self._stop_reason and not self._is_broken
+            card.status, card.reason = ("stopped" if wanted else "failed"), str(error)
             return
         answer = output.outputs[0]
         card.finish_reason = answer.finish_reason or ""
@@ -302,70 +301,6 @@ class Run:
             card.status, card.reason = "failed", answer.error or "the engine failed"
         else:
             card.status, card.reason = "done", ""
-
-    # ------------------------------------------------------------ sums
-
-    def _summary(self) -> dict[str, Any]:
-        cards = self._cards
-        tokens = sum(card.num_output_tokens for card in cards)
-        looked_up = [card for card in cards if card.is_admitted]
-        states = [card.status for card in cards]
-        return {
-            "running": sum(state in ("reading", "writing") for state in states),
-            "waiting": sum(state in ("queued", "preempted") for state in states),
-            "unsent": len(self._items) - self._next,
-            "done": states.count("done"),
-            "total": len(cards),
-            "tokens": tokens,
-            "rate": round(self._rate(tokens), 1),
-            "seconds": None if self._seconds is None else round(self._seconds, 2),
-            "prompt": sum(card.num_prompt_tokens for card in looked_up),
-            "cached": sum(card.num_cached_tokens for card in looked_up),
-            "preempted": sum(card.num_preemptions for card in cards),
-            "paused": self._engine.loop.is_paused,
-        }
-
-    def _rate(self, tokens: int) -> float:
-        """Tokens a second: of the last moments while it runs, of the whole run after it."""
-        if self._seconds is not None:
-            return tokens / self._seconds if self._seconds > 0 else 0.0
-        if len(self._rates) < 2:
-            return 0.0
-        (then, before), (now, after) = self._rates[0], self._rates[-1]
-        return (after - before) / (now - then) if now > then else 0.0
-
-    def _pair(self) -> dict[str, Any]:
-        """How two requests shared the engine's steps, and where their answers part."""
-        both = [step for step, rows in self._planned.items() if len(rows) == 2]
-        first = {
-            request_id: min(step for step, rows in self._planned.items() if request_id in rows)
-            for request_id in {r for rows in self._planned.values() for r in rows}
-        }
-        return {
-            "steps": len(self._planned),
-            "together": len(both),
-            "began": [first.get(card.request_id) for card in self._cards],
-            "part": self._part,
-        }
-
-    def _find_part(self) -> dict[str, Any] | None:
-        """The first token in which the two answers differ."""
-        outputs = [self._seen.get(index) for index in range(len(self._cards))]
-        if len(outputs) != 2 or None in outputs:
-            return None
-        one, two = (output.outputs[0].token_ids for output in outputs)  # type: ignore[union-attr]
-        for place, (a, b) in enumerate(zip(one, two, strict=False)):
-            if a != b:
-                return {"same": place, "pieces": [self._piece(ids, place) for ids in (one, two)]}
-        return None
-
-    def _piece(self, token_ids: Sequence[int], place: int) -> str:
-        tokenizer = self._engine.loaded.tokenizer
-        if tokenizer is None:
-            return ""
-        if token_ids[place] in tokenizer.eos_token_ids:
-            return "(the end)"
-        return tokenizer.token_text(token_ids[place])[:40]
 
 
 def _rendered(card: Card) -> dict[str, str]:

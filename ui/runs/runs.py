@@ -144,6 +144,8 @@ class Runs:
                 except Exception as error:
                     logger.exception("a run broke off")
                     run.fail(
-                        str(error) if isinstance(error, MicroVLLMError) else f"{type(error).__name__}: {error}"
+                        str(error)
+                        if isinstance(error, MicroVLLMError)
+                        else f"{type(error).__name__}: {error}"
                     )
             time.sleep(TICK_SECONDS)

@@ -104,8 +104,8 @@ def _shared_prefix(setting: Setting) -> Built:
     blocks = shared // info.block_size
     return Built(
         tuple(items),
-        f"{size} questions behind one system prompt of {shared} tokens, which fills {blocks} KV blocks"
-        f"{'' if blocks == 1 else ' of its own'}.",
+        f"{size} questions behind one system prompt of {shared} tokens, which fills {blocks} KV "
+        f"block{'' if blocks == 1 else 's'}.",
     )
 
 
@@ -278,8 +278,8 @@ PRESSURE_ANSWER = 176
 WORKLOADS: tuple[Workload, ...] = (
     Workload(
         "shared",
-        "Shared system prompt",
-        "Different questions behind the same long instructions.",
+        "Shared prefix",
+        "Many questions, one system prompt.",
         "Watch the <b>prefix cache</b>: the first request reads the instructions, the others arrive after it and find "
         "them there; in the <b>KV block map</b> their blocks have several owners.",
         _shared_prefix,
@@ -288,7 +288,7 @@ WORKLOADS: tuple[Workload, ...] = (
     Workload(
         "long",
         "Long among short",
-        "A prompt of many hundred tokens arrives while others write.",
+        "A long prompt arrives while others write.",
         "Watch the <b>step budget</b>: the long prompt is cut into chunks that fill what the running answers leave of "
         "a step, so nobody stands still for it.",
         _long_among_short,
@@ -296,7 +296,7 @@ WORKLOADS: tuple[Workload, ...] = (
     Workload(
         "burst",
         "Burst",
-        "More short prompts in the same moment than the engine has seats.",
+        "More prompts at once than seats.",
         "Watch the <b>scheduler timeline</b>: budget and seats decide who is read in which step, the rest wait in a "
         "queue and follow as seats become free.",
         _burst,
@@ -305,7 +305,7 @@ WORKLOADS: tuple[Workload, ...] = (
     Workload(
         "pressure",
         "Memory pressure",
-        "Stories that together want more KV blocks than there are.",
+        "Stories that want more blocks than exist.",
         "Watch the <b>scheduler timeline</b>: when the <b>KV block map</b> is full, the newest request is pushed out "
         "(preempted), waits, and is computed again; all of them finish.",
         _memory_pressure,
@@ -313,7 +313,7 @@ WORKLOADS: tuple[Workload, ...] = (
     Workload(
         "lines",
         "Your own lines",
-        "Every line is one prompt; they run side by side.",
+        "Each line is a prompt; all run together.",
         "Watch the <b>step budget</b>: all your answers grow in the same steps, one token each.",
         _own_lines,
     ),
