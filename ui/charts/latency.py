@@ -24,7 +24,7 @@ from ui.charts.latency_rows import (
     ttft_cell,
 )
 from ui.charts.latency_steps import beyond, part_areas, part_words, step_hover
-from ui.charts.marks import HEADLINE_PX, empty_sentence, headline, now_line, texts
+from ui.charts.marks import HEADLINE_PX, Bar, bar_traces, empty_sentence, headline, now_line, texts
 from ui.charts.palette import mix, request_color
 from ui.charts.theme import LIGHT, MONO, Look, Size, bare_axis, base_layout, quiet_axis
 from ui.charts.timeline import step_range, step_ticks
@@ -115,8 +115,7 @@ def figure(view: EngineView, look: Look = LIGHT, size: Size | None = None, focus
     left, right = step_range(view)
     return {
         "data": [
-            _row_bars(rows, "queue", look, focus),
-            _row_bars(rows, "first_token", look, focus),
+            *_row_bars(rows, look, focus),
             _growing(rows, look),
             _cells(rows, look, focus),
             *part_areas(steps, look),
@@ -186,35 +185,32 @@ def figure(view: EngineView, look: Look = LIGHT, size: Size | None = None, focus
 # ---------------------------------------------------------------- requests
 
 
-def _row_bars(rows: Sequence[LatencyRow], part: str, look: Look, focus: Focus) -> dict[str, Any]:
-    """``queue`` or ``first_token`` of each row, one behind the other."""
-    fills, edges, marks, grounds, shapes = [], [], [], [], []
-    for row in rows:
-        is_faded = focus.request_id not in (None, row.track.request_id)
+def _row_bars(rows: Sequence[LatencyRow], look: Look, focus: Focus) -> list[dict[str, Any]]:
+    """The queue of each row, hatched, and behind it the time to the first token."""
+    bars = []
+    for i, row in enumerate(rows):
         color = request_color(row.track.arrival)
-        fill = look.muted if part == "queue" else mix(color.fill, look.card, 0.45 if row.is_open else 0.0)
-        fill = mix(fill, look.card, 0.7) if is_faded else fill
-        fills.append(fill)
-        edges.append(fill if part == "queue" else mix(fill, look.text, 0.28))
-        shapes.append("/" if part == "queue" else color.pattern)
-        marks.append(fill if part == "queue" else color.pattern_color)
-        grounds.append(look.card if part == "queue" else fill)
-    return {
-        "type": "bar",
-        "orientation": "h",
-        "base": [0.0 if part == "queue" else round(row.queue, 5) for row in rows],
-        "x": [round(row.queue if part == "queue" else row.first_token, 5) for row in rows],
-        "y": list(range(len(rows))),
-        "width": 0.62,
-        "marker": {
-            "color": fills,
-            "line": {"width": 1, "color": edges},
-            "pattern": {"shape": shapes, "fgcolor": marks, "bgcolor": grounds, "size": 5, "solidity": 0.3},
-        },
-        "customdata": [row.track.request_id for row in rows],
-        "hovertext": [row_words(row) for row in rows],
-        "hovertemplate": "%{hovertext}<extra></extra>",
-    }
+        fade = 0.7 if focus.request_id not in (None, row.track.request_id) else 0.0
+        queue = mix(look.muted, look.card, fade)
+        fill = mix(mix(color.fill, look.card, 0.45 if row.is_open else 0.0), look.card, fade)
+        edge = look.outline if focus.request_id == row.track.request_id else mix(fill, look.text, 0.28)
+        words, request_id = row_words(row), row.track.request_id
+        bars += [
+            Bar(0.0, round(row.queue, 5), i, 0.62, look.card, queue, "/", queue, request_id, words),
+            Bar(
+                base=round(row.queue, 5),
+                length=round(row.first_token, 5),
+                at=i,
+                width=0.62,
+                fill=fill,
+                edge=edge,
+                pattern=color.pattern,
+                pattern_color=mix(color.pattern_color, look.card, fade),
+                request_id=request_id,
+                words=words,
+            ),
+        ]
+    return bar_traces(bars, is_horizontal=True)
 
 
 def _growing(rows: Sequence[LatencyRow], look: Look) -> dict[str, Any]:

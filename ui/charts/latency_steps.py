@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ui.charts.latency_rows import PARTS, part_medians, step_words
-from ui.charts.marks import INVISIBLE, note
+from ui.charts.marks import HOVER, INVISIBLE, note
 from ui.charts.palette import OKABE_ITO, mix
 from ui.charts.theme import Look
 from ui.charts.wording import duration
@@ -55,7 +55,7 @@ def step_hover(steps: Sequence[StepRecord], top: float) -> dict[str, Any]:
         "yaxis": "y2",
         "marker": {"color": INVISIBLE},
         "hovertext": [step_words(s) for s in steps],
-        "hovertemplate": "%{hovertext}<extra></extra>",
+        "hovertemplate": HOVER,
     }
 
 
@@ -75,7 +75,7 @@ def beyond(steps: Sequence[StepRecord], top: float, look: Look) -> dict[str, Any
             "line": {"width": 1, "color": look.card},
         },
         "hovertext": [f"beyond the scale<br>{step_words(s)}" for s in long],
-        "hovertemplate": "%{hovertext}<extra></extra>",
+        "hovertemplate": HOVER,
     }
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from ui.charts.theme import MONO, SANS, Look
@@ -10,6 +12,66 @@ HEADLINE_PX = 17
 """Height that ``headline`` takes at the top of a chart."""
 INVISIBLE = "rgba(0,0,0,0)"
 """Colour of marks that are there for their hover only."""
+
+
+HOVER = "%{hovertext}<extra></extra>"
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """A rectangle from ``base`` on, ``length`` long; across it lies around ``at`` and is ``width`` wide."""
+
+    base: float
+    length: float
+    at: float
+    width: float
+    fill: str
+    edge: str
+    pattern: str = ""
+    """A shape of Plotly's, "" for a plain fill."""
+    pattern_color: str = ""
+    request_id: str = ""
+    """What a click on it follows."""
+    words: str = ""
+
+
+def bar_traces(
+    bars: Sequence[Bar], *, is_horizontal: bool, edge_px: float = 1, template: str = HOVER, **axes: Any
+) -> list[dict[str, Any]]:
+    """Two traces, the plain bars and those with a pattern: where colours differ from bar to bar, Plotly takes the colours
+    of patterns from those of the bars."""
+    plain = [bar for bar in bars if not bar.pattern]
+    marked = [bar for bar in bars if bar.pattern]
+    one = _bar_trace(plain, is_horizontal, edge_px, template, axes)
+    one["marker"]["color"] = [bar.fill for bar in plain]
+    two = _bar_trace(marked, is_horizontal, edge_px, template, axes)
+    two["marker"]["pattern"] = {
+        "shape": [bar.pattern for bar in marked],
+        "bgcolor": [bar.fill for bar in marked],
+        "fgcolor": [bar.pattern_color for bar in marked],
+        "size": 6,
+        "solidity": 0.28,
+    }
+    return [one, two]
+
+
+def _bar_trace(
+    bars: Sequence[Bar], is_horizontal: bool, edge_px: float, template: str, axes: dict[str, Any]
+) -> dict[str, Any]:
+    along, across = ("x", "y") if is_horizontal else ("y", "x")
+    return {
+        "type": "bar",
+        "orientation": "h" if is_horizontal else "v",
+        "base": [bar.base for bar in bars],
+        along: [bar.length for bar in bars],
+        across: [bar.at for bar in bars],
+        "width": [bar.width for bar in bars],
+        "marker": {"line": {"width": edge_px, "color": [bar.edge for bar in bars]}},
+        "customdata": [bar.request_id for bar in bars],
+        "hovertext": [bar.words for bar in bars],
+        "hovertemplate": template,
+        **axes,
+    }
 
 
 def headline(text: str, look: Look, *, x: float = 0, y: float = 1, left_px: float = 0) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ui.charts.focus import NO_FOCUS, Figure, Focus
-from ui.charts.marks import HEADLINE_PX, empty_sentence, headline, note, texts
+from ui.charts.marks import HEADLINE_PX, Bar, bar_traces, empty_sentence, headline, note, texts
 from ui.charts.palette import mix, readable_on, request_color
 from ui.charts.prefix_plan import AXIS_PX, LEFT_PX, RIGHT_PX, Plan, make_plan
 from ui.charts.prefix_tree import Piece
@@ -42,7 +42,7 @@ def figure(view: EngineView, look: Look = LIGHT, size: Size | None = None, focus
     return {
         "data": [
             _stubs(plan, look),
-            _boxes(plan, view, tracks, look, focus),
+            *_boxes(plan, view, tracks, look, focus),
             _dividers(plan, look),
             _outlines(plan, view, look),
             _position(plan, view, focus, look),
@@ -88,48 +88,42 @@ def figure(view: EngineView, look: Look = LIGHT, size: Size | None = None, focus
 
 def _boxes(
     plan: Plan, view: EngineView, tracks: dict[str, RequestTrack], look: Look, focus: Focus
-) -> dict[str, Any]:
+) -> list[dict[str, Any]]:
     """One bar a piece; of a shared piece one strip for each holder, so that each can be clicked."""
-    base, length, y, heights, colors, shapes, marks, owners, hover = [], [], [], [], [], [], [], [], []
+    bars = []
     for box in plan.boxes:
         held = [tracks[r] for r in box.piece.first.owners if r in tracks][:_MAX_STRIPS]
         strips: list[RequestTrack | None] = [*held] or [None]
         words = describe(box.piece, view, tracks)
         height = (box.bottom - box.top) / len(strips)
+        # Boxes too small for a "#" are dotted instead: never by colour alone.
+        is_small = (box.right - box.left) * plan.column_px < _CHAR_PX + 4
         for i, track in enumerate(strips):
             fill = piece_fill(box.piece, track, look, focus)
-            is_small = not track and (box.right - box.left) * plan.column_px < _CHAR_PX + 4
-            base.append(box.left)
-            length.append(round(box.right - box.left, 3))
-            y.append(round(box.top + (i + 0.5) * height, 2))
-            heights.append(round(height, 2))
-            colors.append(fill)
-            shapes.append(request_color(track.arrival).pattern if track else "." if is_small else "")
-            marks.append(request_color(track.arrival).pattern_color if track else readable_on(fill))
-            owners.append(track.request_id if track else "")
-            hover.append(words)
-    return {
-        "type": "bar",
-        "orientation": "h",
-        "base": base,
-        "x": length,
-        "y": y,
-        "width": heights,
-        "marker": {
-            "color": colors,
-            "line": {"width": 1, "color": look.card},
-            "pattern": {
-                "shape": shapes,
-                "fgcolor": marks,
-                "bgcolor": colors,
-                "size": 6,
-                "solidity": 0.25,
-            },
-        },
-        "customdata": owners,
-        "hovertext": hover,
-        "hovertemplate": "%{hovertext}<extra></extra>",
-    }
+            color = request_color(track.arrival) if track else None
+            bars.append(
+                Bar(
+                    base=box.left,
+                    length=round(box.right - box.left, 3),
+                    at=round(box.top + (i + 0.5) * height, 2),
+                    width=round(height, 2),
+                    fill=fill,
+                    edge=look.card,
+                    pattern=color.pattern if color else "." if is_small else "",
+                    pattern_color=_pattern_color(fill, track, look, focus),
+                    request_id=track.request_id if track else "",
+                    words=words,
+                )
+            )
+    return bar_traces(bars, is_horizontal=True)
+
+
+def _pattern_color(fill: str, track: RequestTrack | None, look: Look, focus: Focus) -> str:
+    if track is None:
+        return readable_on(fill)
+    is_faded = focus.request_id not in (None, track.request_id)
+    color = request_color(track.arrival).pattern_color
+    return mix(color, look.card, 0.72) if is_faded else color
 
 
 def piece_fill(piece: Piece, track: RequestTrack | None, look: Look, focus: Focus) -> str:

@@ -13,7 +13,18 @@ from dataclasses import dataclass
 from typing import Any
 
 from ui.charts.focus import NO_FOCUS, Figure, Focus
-from ui.charts.marks import HEADLINE_PX, empty_sentence, headline, line, note, now_line, texts
+from ui.charts.marks import (
+    HEADLINE_PX,
+    HOVER,
+    Bar,
+    bar_traces,
+    empty_sentence,
+    headline,
+    line,
+    note,
+    now_line,
+    texts,
+)
 from ui.charts.palette import mix, request_color
 from ui.charts.step_limits import LANES, batch_and_queue, step_hover, stop_bars, stop_symbols
 from ui.charts.step_runs import (
@@ -86,7 +97,7 @@ def figure(view: EngineView, look: Look = LIGHT, size: Size | None = None, focus
     most = power_of_two(max((s.num_seats + s.num_waiting for s in view.steps), default=0), 4)
     return {
         "data": [
-            _bars(runs, scale, panels, look, focus),
+            *_bars(runs, scale, panels, look, focus),
             _letters(runs, scale, panels, focus),
             *batch_and_queue(view.steps, look),
             step_hover(view.steps, most),
@@ -154,9 +165,9 @@ def figure(view: EngineView, look: Look = LIGHT, size: Size | None = None, focus
 
 def _bars(
     runs: Sequence[TokenRun], scale: TokenScale, panels: _Panels, look: Look, focus: Focus
-) -> dict[str, Any]:
+) -> list[dict[str, Any]]:
     styles: dict[tuple[int, str], tuple[str, str]] = {}
-    colors, edges, shapes, marks, heights = [], [], [], [], []
+    bars = []
     for run in runs:
         color = request_color(run.arrival)
         is_faded = focus.request_id not in (None, run.request_id)
@@ -169,32 +180,22 @@ def _bars(
         fill, edge = styles[run.arrival, run.phase]
         height = scale.height(run.base + run.count) - scale.height(run.base)
         is_large = (run.stop - run.start) * panels.step_px >= 6 and height * panels.bars_px >= 6
-        colors.append(fill)
-        edges.append(edge)
-        shapes.append(color.pattern if is_large and not is_faded else "")
-        marks.append(color.pattern_color)
-        heights.append(round(height, 4))
-    return {
-        "type": "bar",
-        "x": [(run.start + run.stop) / 2 for run in runs],
-        "width": [run.stop - run.start for run in runs],
-        "base": [round(scale.height(run.base), 4) for run in runs],
-        "y": heights,
-        "marker": {
-            "color": colors,
-            "line": {"width": 1 if panels.step_px >= 5 else 0.6, "color": edges},
-            "pattern": {
-                "shape": shapes,
-                "fgcolor": marks,
-                "bgcolor": colors,
-                "size": 6,
-                "solidity": 0.28,
-            },
-        },
-        "customdata": [run.request_id for run in runs],
-        "hovertext": [run_words(run) for run in runs],
-        "hovertemplate": RUN_TEMPLATE,
-    }
+        bars.append(
+            Bar(
+                base=round(scale.height(run.base), 4),
+                length=round(height, 4),
+                at=(run.start + run.stop) / 2,
+                width=run.stop - run.start,
+                fill=fill,
+                edge=edge,
+                pattern=color.pattern if is_large and not is_faded else "",
+                pattern_color=color.pattern_color,
+                request_id=run.request_id,
+                words=run_words(run),
+            )
+        )
+    edge_px = 1 if panels.step_px >= 5 else 0.6
+    return bar_traces(bars, is_horizontal=False, edge_px=edge_px, template=RUN_TEMPLATE)
 
 
 def _letters(runs: Sequence[TokenRun], scale: TokenScale, panels: _Panels, focus: Focus) -> dict[str, Any]:
@@ -223,7 +224,7 @@ def _failures(steps: Sequence[StepRecord], look: Look) -> dict[str, Any]:
         "marker": {"symbol": "x", "size": 9, "color": look.danger},
         "hoverinfo": "text",
         "hovertext": [step_words(s) for s in failed],
-        "hovertemplate": "%{hovertext}<extra></extra>",
+        "hovertemplate": HOVER,
     }
 
 

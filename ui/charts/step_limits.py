@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ui.charts.marks import INVISIBLE
+from ui.charts.marks import HOVER, INVISIBLE
 from ui.charts.step_runs import STOP_WORDS, step_words, steps_words, stop_runs
 from ui.charts.theme import Look
 from ui.view import StepRecord
@@ -59,7 +59,7 @@ def step_hover(steps: Sequence[StepRecord], most: int) -> dict[str, Any]:
         "yaxis": "y2",
         "marker": {"color": INVISIBLE},
         "hovertext": [step_words(s) for s in steps],
-        "hovertemplate": "%{hovertext}<extra></extra>",
+        "hovertemplate": HOVER,
     }
 
 
@@ -79,7 +79,7 @@ def stop_bars(steps: Sequence[StepRecord], look: Look) -> dict[str, Any]:
             f"{steps_words(start, stop)} · planning stopped:<br><b>{STOP_WORDS[reason]}</b>"
             for reason, start, stop in runs
         ],
-        "hovertemplate": "%{hovertext}<extra></extra>",
+        "hovertemplate": HOVER,
     }
 
 
