@@ -59,7 +59,7 @@
   function follow(id) {
     whenThere(id, (chat) => {
       let stays = true, top = 0, prompts = 0;
-      const box = () => chat.querySelector(".bubble-wrap");
+      const box = () => chat.querySelector(".log");
       const isAtEnd = (node) => node.scrollHeight - node.scrollTop - node.clientHeight < 4;
 
       function toEnd() {

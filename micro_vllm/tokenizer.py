@@ -12,7 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from micro_vllm.chat_prompt import Message, chat_with_kept_ids, plain_messages
+from micro_vllm.chat_prompt import Message, chat_with_kept_ids, kept_ids, plain_messages
 from micro_vllm.detokenizer import (
     BYTE_TOKEN,
     ByteLevelStream,
@@ -234,6 +234,12 @@ class Tokenizer:
             lambda plain: self._render(plain, add_generation_prompt, continue_final_message),
             lambda plain: self._render(plain, True, False),
         )
+
+    def continuation_ids(self, token_ids: Sequence[int], text: str) -> list[int]:
+        """Ids for going on with an answer: ``token_ids`` without EOS, as far as ``text`` shows them; where they are
+        not the ids of ``text`` (it was edited, say), those of ``text`` as it stands after other tokens."""
+        kept = kept_ids(self, {"token_ids": token_ids}, text) if token_ids else None
+        return self.encode_continuation(text) if kept is None else kept
 
     def _render(self, plain: list[dict[str, Any]], add_generation_prompt: bool, continue_final: bool) -> str:
         if not self.has_chat_template:

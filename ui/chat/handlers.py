@@ -1,289 +1,256 @@
-"""The chat: what Send, Stop, Retry and New chat do. Engine calls in, values for the components out."""
+"""What the buttons of the chat do on the server: answers as streams of updates, Stop, and a tab that leaves.
+
+The chat itself is in the page. An update says all there is to say about one run (one press of a button), so that the
+page may miss any but the last: ``{"run", "state", "beat", "answer", "html", "meta"}``, ``state`` one of ``writing``,
+``done`` and ``refused``.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import gradio as gr
 
 from micro_vllm.errors import InvalidRequestError, MicroVLLMError
 from micro_vllm.sampling.params import SamplingParams
-from ui.chat.conversation import (
-    Turn,
-    failed_line,
-    from_chatbot,
-    to_chatbot,
-    to_messages,
-    waiting_line,
-)
-from ui.chat.stream import HEARTBEAT_SECONDS, follow
-from ui.engine_host import EngineHost, ServingEngine
-from ui.markdown import plain
+from ui.chat.conversation import Answer, Chat, Mode
+from ui.chat.document import answer_to_json, from_document
+from ui.chat.meta import meta_line, waiting_line
+from ui.chat.prompting import Branch, PromptBuilder, Start
+from ui.chat.shown import body_html, render
+from ui.chat.stream import HEARTBEAT_SECONDS, Moment, follow
+from ui.context import PageContext
+from ui.engine_host import ServingEngine
 from ui.panels.sampling import to_params
-from ui.visitors import Visitor, Visitors
+from ui.render import plain
+from ui.visitors import Visitor
 
 logger = logging.getLogger(__name__)
 
-
-NEW_CHAT_SECONDS = 3.0
-"""New chat waits so long for an answer to notice it, which takes a few YIELD_SECONDS."""
-
-History = tuple[Turn, ...]
-Outputs = list[Any]
-"""Values for [chatbot, history, prompt, send, stop, retry]."""
+ALTERNATIVES = 5
+"""Likely tokens that a request tells beside the one that was drawn, for the token strip."""
+Update = dict[str, Any]
+_MAX_NAME = 64
 
 
-class Chat:
-    """The handlers of one page; all that is per visitor comes in as arguments."""
+@dataclass(eq=False)
+class Run:
+    """One press of Send, Retry or Continue, from the first moment on: also what is no request yet can be stopped."""
 
-    def __init__(self, host: EngineHost, visitors: Visitors) -> None:
-        self._host = host
-        self._visitors = visitors
-        self._limits = host.settings.limits
+    run_id: str
+    is_stopped: bool = False
+    request_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a page asks for, checked."""
+
+    run_id: str
+    chat: Chat
+    """Its last turn is the prompt to answer, or the answer to go on with."""
+    goes_on: bool
+    branch: Branch | None
+
+
+@dataclass
+class Chats:
+    """The handlers of one page. All of a chat comes in as arguments; kept is only what is being written."""
+
+    context: PageContext
+    _runs: dict[str, list[Run]] = field(default_factory=dict)
+    """By visitor. Touched on the event loop only."""
 
     # ------------------------------------------------------------ handlers
 
-    async def send(
-        self,
-        text: str | None,
-        shown: list[dict[str, Any]] | None,
-        history: History,
-        system_prompt: str | None,
-        *rest: Any,
-    ) -> AsyncGenerator[Outputs]:
-        """``shown``: what the chatbot shows, for a session that was lost; ``rest``: the values of the sampling panel,
-        then the gr.Request."""
-        *values, request = rest
-        if not text or not text.strip():
-            yield [gr.skip()] * 6
-            return
-        history = history or from_chatbot(shown or [])
-        turns = (*history, Turn("user", text))
-        async with aclosing(
-            self._answer(turns, history, text, system_prompt or "", values, request)
-        ) as answered:
-            async for outputs in answered:
-                yield outputs
+    async def answer(
+        self, asked: Any, system_prompt: str | None, values: Sequence[Any], request: gr.Request
+    ) -> AsyncGenerator[Update]:
+        """``asked`` is what the page sent with the event, ``values`` are those of the sampling panel."""
+        updates = Updates(_run_id(asked))
+        run = Run(updates.run_id)
+        visitor = self.context.visitors.of_session(_session(request))
+        runs = self._runs.setdefault(visitor.token, [])
+        runs.append(run)
+        try:
+            yield updates.waiting("…")
+            async with aclosing(
+                self._write(run, updates, visitor, asked, system_prompt or "", values)
+            ) as written:
+                async for update in written:
+                    yield update
+        except _Refused as refused:
+            yield updates.refused()
+            raise refusal(str(refused)) from refused
+        finally:
+            runs.remove(run)
+            if not runs:
+                self._runs.pop(visitor.token, None)
 
-    async def retry(
-        self,
-        text: str | None,
-        shown: list[dict[str, Any]] | None,
-        history: History,
-        system_prompt: str | None,
-        *rest: Any,
-    ) -> AsyncGenerator[Outputs]:
-        """Answer the last prompt again; what is being typed stays."""
-        *values, request = rest
-        turns = history = history or from_chatbot(shown or [])
-        while turns and turns[-1].role == "assistant":
-            turns = turns[:-1]
-        if not turns:
-            raise _refusal("There is no prompt to answer again yet; write one first.")
-        async with aclosing(
-            self._answer(turns, history, None, system_prompt or "", values, request)
-        ) as answered:
-            async for outputs in answered:
-                yield outputs
-
-    def stop(self, request: gr.Request) -> None:
-        """End this visitor's answers. Their generators see the last output and keep the partial text."""
-        visitor = self._visitors.of_session(_session(request))
-        visitor.num_stops += 1
-        self._abort(self._visitors.live(visitor))
-
-    async def new_chat(self, request: gr.Request) -> Outputs:
-        """Empty the chat. An answer that is being written ends with an empty chat too: whatever order the browser
-        gets the two in, nothing comes back. (Gradio's ``cancels`` lets messages through that are on their way.)"""
-        visitor = self._visitors.of_session(_session(request))
-        visitor.num_chats += 1
-        self.stop(request)
-        deadline = time.monotonic() + NEW_CHAT_SECONDS
-        while visitor.num_answering and time.monotonic() < deadline:
-            await asyncio.sleep(0.02)
-        return _emptied()
+    async def stop(self, asked: Any, request: gr.Request) -> None:
+        """End a run of this visitor, or all of them. Its stream sees the last output and keeps the partial text."""
+        visitor = self.context.visitors.of_session(_session(request))
+        run_id = _run_id(asked)
+        for run in self._runs.get(visitor.token, ()):
+            if run_id in ("", run.run_id):
+                run.is_stopped = True
+                if run.request_id:
+                    self.context.admission.abort([run.request_id])
 
     def leave(self, request: gr.Request) -> None:
         """The tab was closed."""
-        self._abort(self._visitors.forget(_session(request)))
+        self.context.admission.abort(self.context.visitors.forget(_session(request)))
 
-    def _abort(self, request_ids: Sequence[str]) -> None:
-        engine = self._host.engine
-        for request_id in request_ids if engine else ():
-            try:
-                engine.loop.abort(request_id)  # type: ignore[union-attr]
-            except MicroVLLMError:
-                return  # the loop is closed, and with it every request
+    def render(self, document: Any) -> dict[str, Any]:
+        """How a chat looks that the page holds; see ``ui.chat.shown``."""
+        return render(document, self.context.host.engine)
 
     # ------------------------------------------------------------ one answer
 
-    async def _answer(
-        self,
-        turns: History,
-        before: History,
-        typed: str | None,
-        system_prompt: str,
-        values: Sequence[Any],
-        request: gr.Request,
-    ) -> AsyncGenerator[Outputs]:
-        """``before`` and ``typed`` are put back if the prompt is refused."""
-        try:
-            params = to_params(values, self._limits.max_answer_tokens)
-        except InvalidRequestError as error:
-            raise _refusal(str(error)) from error
-
-        visitor = self._visitors.of_session(_session(request))
-        num_chats = visitor.num_chats
-        visitor.num_answering += 1
-        try:
-            async with aclosing(self._write(visitor, turns, before, typed, system_prompt, params)) as written:
-                async for outputs in written:
-                    if visitor.num_chats != num_chats:
-                        break
-                    yield outputs
-            if visitor.num_chats != num_chats:
-                yield _emptied()
-        finally:
-            visitor.num_answering -= 1
-
     async def _write(
         self,
+        run: Run,
+        updates: Updates,
         visitor: Visitor,
-        turns: History,
-        before: History,
-        typed: str | None,
+        asked: Any,
         system_prompt: str,
-        params: SamplingParams,
-    ) -> AsyncGenerator[Outputs]:
-        num_stops = visitor.num_stops
-        can_retry = any(turn.role == "assistant" for turn in before)
-        answer = Turn("assistant", "", meta=waiting_line("…"))
-        cleared: Any = gr.skip() if typed is None else ""
-        yield [to_chatbot((*turns, answer)), gr.skip(), cleared, *_buttons(busy=True, can_retry=False)]
+        values: Sequence[Any],
+    ) -> AsyncGenerator[Update]:
+        """Raises _Refused as long as nothing was sent to the engine; after that the update says what went wrong."""
         try:
-            async for words in self._until_ready():
-                answer = replace(answer, meta=waiting_line(words))
-                yield [to_chatbot((*turns, answer)), *[gr.skip()] * 5]
-                if visitor.num_stops != num_stops:
-                    raise InvalidRequestError("Stopped before the model was ready.")
-            engine = self._ready_engine()
-            handle = self._submit(engine, visitor, turns, system_prompt, params)
+            checked = _checked(asked)
+            updates.mode = checked.chat.mode
+            params = self._params(values, checked)
+            async for words in self._until_ready(run):
+                yield updates.waiting(words)
+            engine = self.context.admission.engine()
+            start = await asyncio.to_thread(_start, engine, system_prompt, checked)
+            if run.is_stopped:
+                raise InvalidRequestError("Stopped before it was sent.")
+            handle = self.context.admission.submit(engine, visitor, start.prompt_ids, params)
+        except MicroVLLMError as error:
+            raise _Refused(str(error)) from error
         except Exception as error:
-            if not isinstance(error, MicroVLLMError):
-                logger.exception("a prompt could not be sent")
-            kept: Any = gr.skip() if typed is None else typed
-            yield [to_chatbot(before), before, kept, *_buttons(busy=False, can_retry=can_retry)]
-            raise _refusal(_reason(error)) from error
+            logger.exception("a prompt could not be sent")
+            raise _Refused(f"{type(error).__name__}: {error}") from error
+        run.request_id = handle.request_id
 
+        def told(output: Any) -> None:
+            self.context.tokens.update(visitor, engine, output)
+
+        moment = Moment(Answer())
         try:
-            async with aclosing(follow(engine, handle)) as answers:
-                async for answer in answers:
-                    yield [to_chatbot((*turns, answer)), *[gr.skip()] * 5]
+            async with aclosing(follow(engine, handle, start, told)) as moments:
+                async for moment in moments:
+                    yield await updates.writing(moment)
         except Exception as error:
             # What came so far stays; the line below it says why there is no more.
             if not isinstance(error, MicroVLLMError):
                 logger.exception("an answer broke off")
-            answer = replace(answer, meta=failed_line(_reason(error)))
+            moment = Moment(replace(moment.answer, note=_reason(error)))
         finally:
             # Also when Gradio closes this generator because the tab is gone.
-            self._visitors.end(visitor, handle.request_id)
-            if not handle.finished:
-                self._abort([handle.request_id])
-        turns = (*turns, answer)
-        yield [to_chatbot(turns), turns, gr.skip(), *_buttons(busy=False, can_retry=True)]
+            self.context.admission.end(visitor, handle)
+        yield await updates.done(moment.answer)
 
-    async def _until_ready(self) -> AsyncGenerator[str]:
+    def _params(self, values: Sequence[Any], asked: Asked) -> SamplingParams:
+        params = to_params(values, self.context.admission.max_answer_tokens).clone(logprobs=ALTERNATIVES)
+        # A model that has said all ends at once when it is asked to go on: the visitor wants at least a token.
+        return params.clone(min_tokens=1) if asked.goes_on and asked.branch is None else params
+
+    async def _until_ready(self, run: Run) -> AsyncGenerator[str]:
         """What the visitor is waiting for, as long as a model is being loaded and none serves."""
-        while self._host.engine is None:
-            state = await self._host.wait_until_settled(HEARTBEAT_SECONDS / 2)
+        host = self.context.host
+        while host.engine is None:
+            state = await host.wait_until_settled(HEARTBEAT_SECONDS / 2)
             if state.status not in ("empty", "loading"):
                 return
             share = f" {state.progress:.0%}" if state.progress is not None else ""
             yield f"waiting for the model · {state.message}{share}"
-
-    def _ready_engine(self) -> ServingEngine:
-        engine = self._host.engine
-        if engine is None:
-            raise InvalidRequestError(
-                f"no model is loaded: {self._host.state.message} Choose another model under “Model” and press Load."
-            )
-        return engine
-
-    def _submit(
-        self,
-        engine: ServingEngine,
-        visitor: Visitor,
-        turns: History,
-        system_prompt: str,
-        params: SamplingParams,
-    ) -> Any:
-        """Queue the chat. Raises InvalidRequestError with the numbers and what to do."""
-        limits = self._limits
-        if limits.max_requests_per_visitor is not None:
-            live = len(self._visitors.live(visitor))
-            if live >= limits.max_requests_per_visitor:
-                raise InvalidRequestError(
-                    f"{live} of your answers are still being written; this shared server allows "
-                    f"{limits.max_requests_per_visitor} at a time. Wait for one or press Stop."
-                )
-            if limits.max_waiting is not None and self._num_waiting(engine) >= limits.max_waiting:
-                raise InvalidRequestError(
-                    f"{limits.max_waiting} requests are waiting already, as many as this shared server queues. "
-                    "Try again in a moment."
-                )
-        messages = to_messages(turns, system_prompt, engine.model_key)
-        tokenizer = engine.loaded.tokenizer
-        if tokenizer is None:
-            raise InvalidRequestError(f"{engine.loaded.name} has no tokenizer; load a model that has one.")
-        token_ids = tokenizer.render_chat_with_ids(messages)
-        _check_length(len(token_ids), engine, limits.max_prompt_tokens)
-        salt = visitor.token if self._host.settings.is_hosted else None
-        handle = engine.loop.submit({"prompt_token_ids": list(token_ids)}, params, cache_salt=salt)
-        self._visitors.begin(visitor, handle.request_id)
-        return handle
-
-    def _num_waiting(self, engine: ServingEngine) -> int:
-        """The engine's own count is as old as its last step; in a burst, all that is live beyond its seats counts."""
-        beyond_seats = self._visitors.num_live() - engine.loop.engine.config.max_num_seqs
-        return max(engine.loop.stats().num_waiting, beyond_seats)
+            if run.is_stopped:
+                raise InvalidRequestError("Stopped before the model was ready.")
 
 
-def _check_length(num_tokens: int, engine: ServingEngine, limit: int | None) -> None:
-    """In the words of a chat, before the engine says it in those of an engine."""
-    info = engine.loop.engine.info
-    pool = info.num_blocks * info.block_size
-    longest = min(info.max_model_len - 1, pool, limit if limit is not None else pool)
-    if num_tokens > longest:
-        why = {
-            info.max_model_len - 1: "the model's context",
-            pool: f"the KV cache of {info.num_blocks:,} blocks",
-        }.get(longest, "the limit of this shared server")
+class _Refused(Exception):
+    """Nothing was sent; the message is for the visitor."""
+
+
+@dataclass
+class Updates:
+    """Makes the updates of one run."""
+
+    run_id: str
+    mode: Mode = "chat"
+    _beat: int = 0
+
+    def waiting(self, words: str) -> Update:
+        return self._update("writing", meta=waiting_line(words))
+
+    async def writing(self, moment: Moment) -> Update:
+        answer = moment.answer
+        # In a thread: other streams must not wait for the HTML of a long answer.
+        html = await asyncio.to_thread(body_html, answer.text, self.mode, is_open=True)
+        meta = waiting_line(moment.waiting) if moment.waiting else meta_line(answer)
+        return self._update("writing", answer=_packed(answer), html=html, meta=meta)
+
+    async def done(self, answer: Answer) -> Update:
+        html = await asyncio.to_thread(body_html, answer.text, self.mode)
+        return self._update("done", answer=_packed(answer), html=html, meta=meta_line(answer))
+
+    def refused(self) -> Update:
+        return self._update("refused")
+
+    def _update(self, state: str, **more: Any) -> Update:
+        self._beat += 1  # the page sees that the server is there, also when nothing else has changed
+        return {"run": self.run_id, "state": state, "beat": self._beat, **more}
+
+
+def _packed(answer: Answer) -> dict[str, Any]:
+    """Ids as one string: Gradio sends what was appended to a string, but compares lists item by item."""
+    return {**answer_to_json(answer), "token_ids": " ".join(map(str, answer.token_ids))}
+
+
+def _start(engine: ServingEngine, system_prompt: str, asked: Asked) -> Start:
+    builder = PromptBuilder(engine, system_prompt)
+    return builder.going_on(asked.chat, asked.branch) if asked.goes_on else builder.new_answer(asked.chat)
+
+
+# ---------------------------------------------------------------- what a client may say
+
+
+def _checked(asked: Any) -> Asked:
+    if not isinstance(asked, dict):
+        raise InvalidRequestError("nothing was asked.")
+    what = asked.get("do")
+    if what not in ("answer", "continue", "branch"):
         raise InvalidRequestError(
-            f"With your message this chat is {num_tokens:,} tokens long; at most {longest:,} are allowed ({why}). "
-            "Shorten the message, or press New chat to start without the earlier turns."
+            f"{str(what)[:40]!r} is unknown; a page asks for answer, continue or branch."
         )
+    branch = None
+    if what == "branch":
+        index, token_id = asked.get("index"), asked.get("token_id")
+        if not _is_number(index) or not _is_number(token_id):
+            raise InvalidRequestError("a branch needs the number of a token and the id that takes its place.")
+        branch = Branch(index, token_id)  # type: ignore[arg-type]  # checked
+    return Asked(_run_id(asked), from_document(asked.get("document")), what != "answer", branch)
 
 
-def _emptied() -> Outputs:
-    return [[], (), gr.skip(), *_buttons(busy=False, can_retry=False)]
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**31
 
 
-def _buttons(*, busy: bool, can_retry: bool) -> list[Any]:
-    """Updates for send, stop and retry."""
-    return [
-        gr.update(interactive=not busy),
-        gr.update(interactive=busy),
-        gr.update(interactive=can_retry and not busy),
-    ]
+def _run_id(asked: Any) -> str:
+    """The page's own name for a run; only ever compared."""
+    run_id = asked.get("run") if isinstance(asked, dict) else None
+    return run_id[:_MAX_NAME] if isinstance(run_id, str) else ""
 
 
-def _refusal(words: str) -> gr.Error:
+def refusal(words: str) -> gr.Error:
     """What the page shows; no traceback for the log, since nothing is wrong with the server."""
     return gr.Error(plain(words), title="Not sent", duration=20, print_exception=False)
 
