@@ -133,7 +133,7 @@ def _fills(scene: Scene) -> list[Trace]:
             paint.append(color.fill)
             if color.pattern and not has_letters:
                 patterned[color.pattern].append(
-                    (grid.lefts[column], bottom + height, grid.rights[column], bottom)
+                    (grid.lefts[column], round(bottom + height, 3), grid.rights[column], bottom)
                 )
             continue
         heights.append(0)

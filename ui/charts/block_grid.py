@@ -49,7 +49,8 @@ class Grid:
         """The cell's square without ``pixels`` on every side; 0 is the middle of the gap to its neighbours."""
         row, column = divmod(block_id - 1, self.columns)
         x, y = pixels / self.cell_width, pixels / self.cell_height
-        return column + x, row + y, column + 1 - x, row + 1 - y
+        box = (column + x, row + y, column + 1 - x, row + 1 - y)
+        return round(box[0], 3), round(box[1], 3), round(box[2], 3), round(box[3], 3)
 
     def font(self, num_chars: int, most: float, share: float = 1) -> float:
         """The size of ``num_chars`` characters that leave some air in ``share`` of a cell's width; 8.5 at least."""
@@ -89,8 +90,7 @@ def paths(boxes: Iterable[Box]) -> tuple[list[float | None], list[float | None]]
     """x and y of closed rectangles in one path, parted by None."""
     x: list[float | None] = []
     y: list[float | None] = []
-    for box in boxes:
-        left, top, right, bottom = [round(v, 3) for v in box]
+    for left, top, right, bottom in boxes:
         x += (left, right, right, left, left, None)
         y += (top, top, bottom, bottom, top, None)
     return x, y
