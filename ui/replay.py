@@ -6,7 +6,6 @@ import itertools
 import threading
 from collections import OrderedDict
 from collections.abc import Iterable
-from pathlib import Path
 
 from micro_vllm.errors import TraceFileError, TraceLawError
 from micro_vllm.trace import EngineStarted, TraceEvent
@@ -15,7 +14,7 @@ from ui.story import Story
 from ui.tape import Tape, last_seq, num_until, requests_of
 from ui.view import Clock, EngineView, JumpKind
 
-__all__ = ["EventList", "EventSource", "Replay", "open_trace", "requests_of"]
+__all__ = ["EventList", "EventSource", "Replay", "requests_of"]
 
 _VIEWS_KEPT = 8
 
@@ -205,12 +204,9 @@ class Replay:
             seqs: Iterable[int] = range(stop - 1, start - 1, -1)
             if kinds is not None:
                 seqs = tape.find(kinds, start, stop)
-        found = (
-            event
-            for event in (events[seq - first] for seq in seqs)
-            if (request_id is None or request_id in requests_of(event))
-            and type(event) is not TraceEvent  # of a kind that is not known here
-        )
+        found = (events[seq - first] for seq in seqs)
+        if request_id is not None:
+            found = (event for event in found if request_id in requests_of(event))
         return list(itertools.islice(found, max(0, limit)))
 
 
@@ -232,8 +228,3 @@ class _Travel:
         self.views[seq] = view
         while len(self.views) > _VIEWS_KEPT:
             self.views.popitem(last=False)
-
-
-def open_trace(path: str | Path, *, title: str = "", is_sample: bool = False) -> Replay:
-    """A saved trace. Raises TraceFileError, with the reason in words for whoever chose the file."""
-    return Replay(EventList.read(path), title=title or Path(path).name, is_sample=is_sample)

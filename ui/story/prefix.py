@@ -14,6 +14,7 @@ from ui.view import PrefixNode
 class _Content(msgspec.Struct, frozen=True, gc=False):
     """What is known of one content beside the blocks that hold it. Immutable: copies of the tree share it."""
 
+    group: int
     parent: str
     depth: int
     first_arrival: int | None
@@ -53,7 +54,8 @@ class PrefixTree:
                 for index, block in enumerate(table):
                     depths.update(dict.fromkeys(keys_of.get(block, ()), index))
         for key in fold.hash_table:
-            self._add(key, _Content(_key(key.partition(":")[0], fold.parents[key]), depths.get(key, 0), None))
+            group = int(key.partition(":")[0])
+            self._add(key, _Content(group, _key(group, fold.parents[key]), depths.get(key, 0), None))
         for key, content in self._contents.items():
             if key not in depths and content.parent in depths:
                 depths[key] = depths[content.parent] + 1
@@ -63,9 +65,10 @@ class PrefixTree:
 
     def cached(self, event: BlockCached, arrival: int | None) -> str:
         """A block holds it. Returns its key."""
-        key = _key(str(event.group), event.hash)
+        key = _key(event.group, event.hash)
         if key not in self._contents:
-            self._add(key, _Content(_key(str(event.group), event.parent), event.logical_index, arrival))
+            parent = _key(event.group, event.parent)
+            self._add(key, _Content(event.group, parent, event.logical_index, arrival))
         self._stale.add(key)
         return key
 
@@ -114,7 +117,7 @@ def _node(key: str, content: _Content, blocks: tuple[int, ...], pool: PoolMap) -
     return PrefixNode(
         key=key,
         parent=content.parent,
-        group=int(key.partition(":")[0]),
+        group=content.group,
         depth=content.depth,
         block_ids=blocks,
         num_hits=content.num_hits,
@@ -125,7 +128,7 @@ def _node(key: str, content: _Content, blocks: tuple[int, ...], pool: PoolMap) -
     )
 
 
-def _key(group: str, content_hash: str) -> str:
+def _key(group: int, content_hash: str) -> str:
     return f"{group}:{content_hash}" if content_hash else ""
 
 

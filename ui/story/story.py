@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, ClassVar
 
+from micro_vllm.errors import TraceLawError
 from micro_vllm.trace import (
     BlockCached,
     BlockEvicted,
@@ -102,6 +103,7 @@ class Story:
         self._view = None
 
     def _restore(self, event: Snapshot) -> None:
+        _check(event)
         self.fold.apply(event)
         self._pool = PoolMap(event.info.num_blocks, event.info.block_size)
         self._pool.restore(self.fold)
@@ -230,4 +232,16 @@ class Story:
             prefix_queries=fold.prefix_queries,
             prefix_hits=fold.prefix_hits,
             filled_slots=pool.num_filled,
+        )
+
+
+def _check(event: Snapshot) -> None:
+    """A snapshot is taken at its word, so its blocks must be those of its pool. Raises TraceLawError."""
+    state, num_blocks = event.state, event.info.num_blocks
+    tables = (table for request in state.requests.values() for table in request.tables)
+    named = {block for blocks in (*tables, *state.hash_table.values(), state.free) for block in blocks}
+    if len(state.ref_counts) != num_blocks + 1 or not named <= set(range(num_blocks + 1)):
+        raise TraceLawError(
+            f"it counts {len(state.ref_counts):,} blocks, up to block {max(named, default=0):,}, but the pool has "
+            f"{num_blocks:,} and the null block"
         )
