@@ -186,6 +186,7 @@ class _Strip:
         }
         # Yellow on white needs an edge to be seen.
         edges = {kind: mix(fill, look.text, 0.1 if fade else 0.28) for kind, fill in fills.items()}
+        edges["waiting"] = fills["waiting"]
         tail = f"<br>%{{meta[{row}]}}<extra></extra>"
         for span in track.spans:
             points = self._bars[span.kind]
