@@ -38,8 +38,10 @@ class Bar:
 def bar_traces(
     bars: Sequence[Bar], *, is_horizontal: bool, edge_px: float = 1, template: str = HOVER, **axes: Any
 ) -> list[dict[str, Any]]:
-    """Two traces, the plain bars and those with a pattern: where colours differ from bar to bar, Plotly takes the colours
-    of patterns from those of the bars."""
+    """Two traces, the plain bars and those with a pattern.
+
+    In one trace Plotly would take the colours of the patterns from those of the bars, if these differ.
+    """
     plain = [bar for bar in bars if not bar.pattern]
     marked = [bar for bar in bars if bar.pattern]
     one = _bar_trace(plain, is_horizontal, edge_px, template, axes)
