@@ -13,6 +13,7 @@ from tests.ui.support.scripted_engine import make_engine, params
 from ui.charts import timeline
 from ui.charts.focus import Focus
 from ui.charts.theme import DARK, LIGHT, Size
+from ui.charts.timeline_bars import OFFSET
 from ui.charts.timeline_words import numbers
 from ui.frames import changes
 from ui.replay import Replay
@@ -44,7 +45,7 @@ def test_every_span_is_a_bar_in_its_row(seed):
     for index, kind in ((WAITING, "waiting"), (PREFILL, "prefill"), (DECODE, "decode")):
         trace = figure.data[index]
         expected = sorted(
-            (span.start, span.stop - span.start, row + timeline._OFFSET[kind])
+            (span.start, span.stop - span.start, row + OFFSET[kind])
             for row, track in enumerate(rows)
             for span in track.spans
             if span.kind == kind
