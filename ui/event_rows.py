@@ -59,7 +59,7 @@ class Chip:
 
 @dataclass(frozen=True, slots=True)
 class EventRow:
-    """One event. ``seconds`` since the engine started, or since the first step that is known."""
+    """One event. ``seconds`` since the engine started, or since the first event that is held."""
 
     seq: int
     step: int
@@ -171,10 +171,9 @@ def _csv_pieces(
 
 
 def origin_of(replay: Replay) -> float:
-    """The engine's time when it started, or at the first step that is held."""
-    clock = replay.clock()
-    first = replay.view(clock.first_step) if clock else None
-    return first.time if first else 0.0
+    """The engine's time when it started, or at the first event that is held. Reads all of them: ask once a story."""
+    events = replay.events(limit=sys.maxsize)
+    return events[-1].time if events else 0.0
 
 
 def _row_line(row: EventRow) -> str:
