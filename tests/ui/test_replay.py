@@ -5,41 +5,10 @@ from __future__ import annotations
 import pytest
 
 from micro_vllm.trace import TraceLog
+from tests.ui.support.engine_truth import check_view
 from tests.ui.support.scripted_engine import make_engine, params, random_run
 from ui.replay import Replay
-from ui.view import WINDOW_STEPS, EngineView, request_label
-
-
-def check_against_engine(view: EngineView, engine) -> None:
-    state = engine.state()
-    assert view.num_running == len(state.running)
-    assert view.num_waiting == len(state.waiting)
-    hashed = {block for blocks in state.hash_table.values() for block in blocks}
-    free = set(state.free)
-    owners: dict[int, list[tuple[str, int, int]]] = {}
-    for request_id, request in state.requests.items():
-        for group, table in enumerate(request.tables):
-            for index, block in enumerate(table):
-                if block:
-                    owners.setdefault(block, []).append((request_id, group, index))
-    assert len(view.blocks) == view.info.num_blocks + 1
-    assert view.blocks[0].state == "null"
-    for cell in view.blocks[1:]:
-        assert cell.ref_count == state.ref_counts[cell.block_id]
-        expected = "used" if cell.block_id not in free else "cached" if cell.block_id in hashed else "free"
-        assert cell.state == expected
-        assert sorted((o.request_id, o.group, o.logical_index) for o in cell.owners) == sorted(
-            owners.get(cell.block_id, [])
-        )
-        assert bool(cell.hashes) == (cell.block_id in hashed)
-        assert 0 <= cell.tokens <= view.info.block_size
-        if cell.state == "free":
-            assert cell.tokens == 0
-    usage = view.usage[-1]
-    assert usage.used == view.info.num_blocks - len(free)
-    assert usage.cached == len(free & hashed)
-    assert usage.used + usage.cached + usage.free == view.info.num_blocks
-    assert (usage.prefix_queries, usage.prefix_hits) == (state.prefix_queries, state.prefix_hits)
+from ui.view import WINDOW_STEPS, request_label
 
 
 @pytest.mark.parametrize(("num_blocks", "windows"), [(24, (None,)), (64, (None, 32)), (200, (48, 48, None))])
@@ -50,7 +19,7 @@ def test_the_view_is_the_engine_after_every_step(num_blocks, windows, seed):
     for _ in random_run(engine, 60, seed):
         view = replay.follow(log)
         assert view is not None
-        check_against_engine(view, engine)
+        check_view(view, engine.state())
 
 
 def test_tokens_in_owned_blocks_add_up_to_what_was_computed():
@@ -70,7 +39,7 @@ def test_a_reader_who_comes_late_folds_from_a_snapshot():
     for _ in random_run(engine, 100, 7, load=0.5):
         pass
     assert log.since()[0].seq > 0, "the log must have dropped its beginning"
-    check_against_engine(replay.follow(log), engine)
+    check_view(replay.follow(log), engine.state())
 
 
 def test_a_reader_who_falls_behind_starts_over_from_a_snapshot():
@@ -81,7 +50,7 @@ def test_a_reader_who_falls_behind_starts_over_from_a_snapshot():
     replay.follow(log)
     for _ in run:
         pass
-    check_against_engine(replay.follow(log), engine)
+    check_view(replay.follow(log), engine.state())
 
 
 def test_usage_has_one_entry_a_step_and_only_the_window():

@@ -164,7 +164,7 @@ def test_what_was_told_before_the_drop_is_still_known_after_it():
     first = replay.clock().first_step
     assert first > 20
     view = replay.view(first)
-    assert [record.step for record in view.steps] == list(range(max(1, first - WINDOW_STEPS + 1), first + 1))
+    assert [shown.step for shown in view.steps] == list(range(max(1, first - WINDOW_STEPS + 1), first + 1))
 
 
 def test_a_new_engine_in_the_same_log_begins_a_new_story():
@@ -264,10 +264,10 @@ def test_where_a_jump_lands_the_charts_show_what_was_looked_for():
     run = finished_run(steps=160, fail_at=[12])
     replay = Replay(run.log)
     for kind, shows in {
-        "preempted": lambda record: record.num_preempted,
-        "hit": lambda record: record.num_hit_tokens,
-        "evicted": lambda record: record.num_evicted,
-        "failed": lambda record: record.error,
+        "preempted": lambda shown: shown.num_preempted,
+        "hit": lambda shown: shown.num_hit_tokens,
+        "evicted": lambda shown: shown.num_evicted,
+        "failed": lambda shown: shown.error,
     }.items():
         view = replay.view(replay.jump(kind, 0, 1))
         assert shows(view.steps[-1]), kind

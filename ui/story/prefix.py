@@ -44,22 +44,12 @@ class PrefixTree:
 
     def restore(self, fold: Fold) -> None:
         """The contents of a Snapshot. It does not say who computed them or how often they were found."""
-        depths: dict[str, int] = {}
-        keys_of: dict[int, list[str]] = {}
-        for key, blocks in fold.hash_table.items():
-            for block in blocks:
-                keys_of.setdefault(block, []).append(key)
-        for request in fold.requests.values():
-            for table in request.tables:
-                for index, block in enumerate(table):
-                    depths.update(dict.fromkeys(keys_of.get(block, ()), index))
         for key in fold.hash_table:
             group = int(key.partition(":")[0])
-            self._add(key, _Content(group, _key(group, fold.parents[key]), depths.get(key, 0), None))
-        for key, content in self._contents.items():
-            if key not in depths and content.parent in depths:
-                depths[key] = depths[content.parent] + 1
-                self._contents[key] = msgspec.structs.replace(content, depth=depths[key])
+            self._insert(key, _Content(group, _key(group, fold.parents[key]), 0, None))
+        contents = _parents_first(self._contents)
+        depths = _depths(contents, fold)
+        self._contents = {k: msgspec.structs.replace(c, depth=depths[k]) for k, c in contents.items()}
 
     # ------------------------------------------------------------ what happens to a content
 
@@ -68,7 +58,9 @@ class PrefixTree:
         key = _key(event.group, event.hash)
         if key not in self._contents:
             parent = _key(event.group, event.parent)
-            self._add(key, _Content(event.group, parent, event.logical_index, arrival))
+            self._insert(key, _Content(event.group, parent, event.logical_index, arrival))
+            if key in self._num_children:  # evicted earlier than its children, and cached again
+                self._contents = _parents_first(self._contents)
         self._stale.add(key)
         return key
 
@@ -90,11 +82,9 @@ class PrefixTree:
             self._nodes.pop(key, None)
         self._stale.add(key)
 
-    def _add(self, key: str, content: _Content) -> None:
+    def _insert(self, key: str, content: _Content) -> None:
         self._contents[key] = content
         self._num_children[content.parent] = self._num_children.get(content.parent, 0) + 1
-        if key in self._num_children:  # evicted earlier than its children, and cached again
-            self._contents = _parents_first(self._contents)
 
     # ------------------------------------------------------------ drawing
 
@@ -144,3 +134,25 @@ def _parents_first(contents: dict[str, _Content]) -> dict[str, _Content]:
             key = contents[key].parent
         ordered.update((link, contents[link]) for link in reversed(chain))
     return ordered
+
+
+def _depths(contents: dict[str, _Content], fold: Fold) -> dict[str, int]:
+    """By key: from the beginning of its chain, from the block tables that hold it, or from a child of known depth.
+    An orphan of which none of this is known counts as a beginning."""
+    keys_of: dict[int, list[str]] = {}
+    for key, blocks in fold.hash_table.items():
+        for block in blocks:
+            keys_of.setdefault(block, []).append(key)
+    depths: dict[str, int] = {}
+    for request in fold.requests.values():
+        for table in request.tables:
+            for index, block in enumerate(table):
+                depths.update(dict.fromkeys(keys_of.get(block, ()), index))
+    for key in reversed(contents):
+        parent = contents[key].parent
+        if key in depths and parent in contents:
+            depths.setdefault(parent, depths[key] - 1)
+    for key, content in contents.items():
+        if key not in depths:
+            depths[key] = depths.get(content.parent, -1) + 1
+    return depths
