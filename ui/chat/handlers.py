@@ -28,12 +28,11 @@ from ui.context import PageContext
 from ui.engine_host import ServingEngine
 from ui.panels.sampling import to_params
 from ui.render import plain
+from ui.tokens.store import ALTERNATIVES
 from ui.visitors import Visitor
 
 logger = logging.getLogger(__name__)
 
-ALTERNATIVES = 5
-"""Likely tokens that a request tells beside the one that was drawn, for the token strip."""
 Update = dict[str, Any]
 _MAX_NAME = 64
 
@@ -141,7 +140,7 @@ class Chats:
         run.request_id = handle.request_id
 
         def told(output: Any) -> None:
-            self.context.tokens.update(visitor, engine, output)
+            self.context.tokens.update(visitor, engine, output, kept=len(start.kept_ids))
 
         moment = Moment(Answer())
         try:

@@ -16,7 +16,7 @@ def meta_line(answer: Answer, *, is_known: bool = True) -> str:
     if facts is not None:
         if facts.arrival is not None and is_known:
             parts.append(_chip(facts.arrival, answer.request_id))
-        parts += _fact_parts(facts)
+        parts += _fact_parts(facts, is_more=answer.num_kept > 0)
     if answer.note:
         parts.append(f"broke off: {html.escape(answer.note)}")
     if answer.is_edited:
@@ -29,7 +29,7 @@ def waiting_line(words: str) -> str:
     return html.escape(words)
 
 
-def _fact_parts(facts: AnswerFacts) -> list[str]:
+def _fact_parts(facts: AnswerFacts, is_more: bool) -> list[str]:
     if facts.num_output_tokens == 0 and facts.finish_reason is None:
         return [f"reading {_count(facts.num_prompt_tokens, 'prompt token')} …"]
     parts = []
@@ -37,7 +37,7 @@ def _fact_parts(facts: AnswerFacts) -> list[str]:
         parts.append(_term("time to first token", f"TTFT {_seconds(facts.ttft)}"))
     if facts.tpot:
         parts.append(_term("tokens a second after the first", f"<b>{1 / facts.tpot:.0f}</b> tok/s"))
-    parts.append(_count(facts.num_output_tokens, "token"))
+    parts.append(_count(facts.num_output_tokens, "more token" if is_more else "token"))
     parts.append(
         _term(
             "prompt tokens that came from the prefix cache and were not computed again",
