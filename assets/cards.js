@@ -71,6 +71,7 @@
       one.cached = null;
     }
     grid.scrollTop = 0;
+    part(room, "tokens")?.replaceChildren();  // those of an answer that is gone
   }
 
   // ---------------------------------------------------------------- one card
@@ -123,7 +124,7 @@
       one.prompt.title = change.prompt;
     }
     if (change.prompt != null && !one.prompt) showPrompt(room, change.prompt);
-    chip(one, change);
+    chip(room, one, change);
     const [sign, words] = STATUS[change.status] || ["", change.status];
     one.node.dataset.status = change.status;
     one.status.textContent = sign + " " + words;
@@ -141,7 +142,7 @@
   }
 
   // The letter and colour of the charts; a press follows the request there.
-  function chip(one, change) {
+  function chip(room, one, change) {
     const key = change.chip ? change.chip[0] + change.request : "";
     if (one.chip.dataset.key === key) return;
     one.chip.dataset.key = key;
@@ -149,10 +150,13 @@
     if (!change.chip) return;
     const button = el("button", "chip req-" + change.chip[1], change.chip[0]);
     button.type = "button";
-    button.title = "follow this request in the charts";
-    button.setAttribute("aria-label", "follow request " + change.chip[0] + " in the charts");
+    const does = "follow request " + change.chip[0] + " in the charts" + (part(room, "tokens") ? ", and show its tokens" : "");
+    button.title = does;
+    button.setAttribute("aria-label", does);
     button.addEventListener("click", () => {
       if (window.microVLLM.focus) window.microVLLM.focus({ request: change.request });
+      const slot = part(room, "tokens");
+      if (slot && window.microVLLM.tokens) window.microVLLM.tokens.show(change.request, slot);
     });
     one.chip.append(button);
   }
@@ -207,15 +211,13 @@
     const sum = told.sum, parts = [];
     if (told.live) {
       if (sum.paused) parts.push("the engine is paused");
-      parts.push(sum.running + " running", sum.waiting + " waiting" + (sum.unsent ? ", " + sum.unsent + " of them here"
-        : ""), sum.done + " of " + sum.total + " done");
+      parts.push(sum.running + " running", sum.waiting + " waiting" + (sum.unsent ? " (" + sum.unsent + " here)" : ""), sum.done + " of " + sum.total + " done");
     } else {
-      parts.push(sum.done + " of " + count(sum.total, "answer") + " in " + sum.seconds.toFixed(1) + " s",
-        count(sum.tokens, "token"));
+      parts.push(sum.done + " of " + sum.total + " in " + sum.seconds.toFixed(1) + " s", count(sum.tokens, "token"));
     }
     parts.push(Math.round(sum.rate) + " tok/s", "prefix hits " + share(sum.cached, sum.prompt),
       count(sum.preempted, "preemption"));
-    part(room, "sum").textContent = parts.join(" · ");
+    part(room, "sum").textContent = part(room, "sum").title = parts.join(" · ");
     part(room, "note").textContent = told.note;
   }
 

@@ -17,6 +17,7 @@ from ui.panels.sampling import FIELDS, NAMES, PRESETS, Controls, to_params
 from ui.runs.prompting import encoder, ready_engine, refusal, visitor_of
 from ui.runs.run import RunItem
 from ui.settings import Limits
+from ui.tokens.store import ALTERNATIVES
 
 Side = Literal["a", "b"]
 SIDES: tuple[Side, ...] = ("a", "b")
@@ -25,14 +26,13 @@ OWN = ("temperature", "top_p", "top_k", "min_p", "seed", "max_tokens")
 START: dict[Side, str] = {"a": next(iter(PRESETS)), "b": list(PRESETS)[-1]}
 """The presets furthest apart."""
 MAX_TOKENS = 128
-ALTERNATIVES = 5
-"""Likely tokens told beside the one that was drawn, for the token strip."""
 MAX_CHARACTERS = 100_000
 CARDS = """
 <div class="mv-pair" data-live="false">
   <p class="mv-pair-prompt" data-run="prompt" hidden></p>
   <div class="mv-pair-columns" data-run="grid">$columns</div>
   <p class="mv-pair-sum" data-run="sum">$empty</p>
+  <div class="mv-pair-tokens" data-run="tokens"></div>
   <span class="mv-run-said" role="status" data-run="said"></span>
 </div>
 """
@@ -43,6 +43,8 @@ COLUMN = """<section class="mv-pair-card" data-status="" aria-label="answer $nam
   <p class="mv-facts" data-card="facts"></p></section>"""
 EMPTY = "Nothing compared yet: one prompt, two ways of sampling, and you see where the answers part."
 QUIET: dict[str, Any] = {"queue": False, "show_progress": "hidden", "api_visibility": "private"}
+MAY_FAIL: dict[str, Any] = {"concurrency_limit": None, "show_progress": "hidden", "api_visibility": "private"}
+"""Through Gradio's queue: only from there the words of a gr.Error reach the page."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +90,7 @@ class CompareRoom:
             run_compare,
             [self.prompt, *own, *controls.inputs],
             buttons,
-            **QUIET,
+            **MAY_FAIL,
         )
         started.then(None, js="() => { window.microVLLM.pollSoon(); }")
         self.stop.click(stop_compare, None, None, **QUIET)

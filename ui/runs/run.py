@@ -262,7 +262,10 @@ class Run:
             if output is not None and output is not self._seen.get(index):
                 self._seen[index] = output
                 self._take(card, output, version)
-                self._tokens.update(self.visitor, self._engine, output)
+                if (
+                    self._items[index].params.logprobs is not None
+                ):  # or else the token strip has nothing to tell
+                    self._tokens.update(self.visitor, self._engine, output)
             if finished:
                 self._end(index, card, handle, version)
         if self._pair:

@@ -26,6 +26,8 @@ CARDS = """
 """
 EMPTY = "Nothing has run yet: choose a workload and press Run; every request gets a card here."
 QUIET: dict[str, Any] = {"queue": False, "show_progress": "hidden", "api_visibility": "private"}
+MAY_FAIL: dict[str, Any] = {"concurrency_limit": None, "show_progress": "hidden", "api_visibility": "private"}
+"""Through Gradio's queue: only from there the words of a gr.Error reach the page."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +57,7 @@ class WorkloadRoom:
             return self._buttons(request)
 
         started = self.run.click(
-            run_workload, [self.choice, self.size, self.lines, *controls.inputs], buttons, **QUIET
+            run_workload, [self.choice, self.size, self.lines, *controls.inputs], buttons, **MAY_FAIL
         )
         started.then(None, js="() => { window.microVLLM.pollSoon(); }")
         self.stop.click(stop_workload, None, None, **QUIET)
