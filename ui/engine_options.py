@@ -249,7 +249,7 @@ def pace_words(seconds: float) -> str:
         return "full speed"
     if seconds < 1:
         return f"{1 / seconds:.2g} steps a second at most"
-    return "a step a second at most" if seconds == 1 else f"a step every {seconds:g} seconds at most"
+    return "a step a second at most" if seconds == 1 else f"a step every {seconds:g} s at most"
 
 
 def _check_number(field: OptionField, value: Any) -> None:

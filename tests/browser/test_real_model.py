@@ -47,7 +47,7 @@ def test_a_visitor_chats_with_smollm2_and_watches(open_tab):
         tab.wait_for_function("document.querySelectorAll('.mv-plot .main-svg').length >= 3")
         tab.evaluate(WATCH)
         tab.click("#sampling-panel-toggle")
-        tab.click("#preset label:has-text('precise')")
+        tab.click("#preset label:has-text('greedy')")
         tab.wait_for_function("document.querySelector('#temperature input').value === '0'")
         set_number(tab, "max-tokens", "48")
 

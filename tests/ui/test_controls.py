@@ -12,6 +12,7 @@ from ui.panels.sampling import (
     apply_preset,
     parse_stop_strings,
     preset_of,
+    problem_html,
     sentence,
     to_params,
 )
@@ -48,6 +49,14 @@ def test_presets_are_told_by_name(name):
     assert sentence(*values(**changed)).startswith(f"Sampling {name}")
 
 
+def test_greedy_draws_nothing_and_precise_little():
+    greedy, precise, balanced, creative = (apply_preset(name)[0] for name in PRESETS)
+    assert list(PRESETS) == ["greedy", "precise", "balanced", "creative"]
+    assert greedy == 0 < precise < balanced < creative
+    assert to_params(values(**PRESETS["greedy"])).is_greedy
+    assert not to_params(values(**PRESETS["precise"])).is_greedy
+
+
 def test_the_sentence_names_what_is_on():
     words = sentence(*values("x\ny", temperature=0.9, seed="3", top_k=5))
     assert words == "Sampling your own · temperature 0.9 · top-p 0.95 · top-k 5 · seed 3 · 2 stop strings"
@@ -57,6 +66,9 @@ def test_the_sentence_names_what_is_on():
     ("changes", "words"),
     [
         ({"temperature": -1}, "temperature=-1"),
+        ({"temperature": 99}, "temperature=99 is out of range; allowed: 0 to 2"),
+        ({"temperature": float("inf")}, "0 to 2"),
+        ({"temperature": float("nan")}, "temperature=nan"),
         ({"top_p": 99}, "0 to 1"),
         ({"top_k": 1.5}, "whole number"),
         ({"seed": "abc"}, "whole number"),
@@ -69,6 +81,13 @@ def test_wrong_values_are_refused_with_field_and_range(changes, words):
     """P18, gradio #2371."""
     with pytest.raises(InvalidRequestError, match=words):
         to_params(values(**changes))
+    assert words in problem_html(values(**changes)), "told before Send, too"
+
+
+def test_values_in_range_are_no_problem():
+    assert problem_html(values()) == ""
+    assert problem_html(values(temperature=2, top_p=1, seed="7", max_tokens=None)) == ""
+    assert "<b>" not in problem_html(values(seed="<b>"))
 
 
 def test_a_shared_server_caps_the_answer():

@@ -25,7 +25,6 @@ from ui.engine_options import (
     pool_bytes,
 )
 from ui.fold import fold
-from ui.render.plain import plain
 
 CLOCK_HELP = {
     "engine-pause": "Stops the engine itself, for everybody: no answer goes on until Resume. The clock below the "
@@ -71,15 +70,17 @@ class EnginePanel:
         now = engine_id(host)
         values = shown_values(host)
         fields: list[Any] = [gr.skip()] * (len(FIELDS) + 1)
+        can_apply = host.engine is not None and not state.is_rebuilding and state.status != "loading"
+        apply: dict[str, Any] = {"interactive": can_apply}
         if now != seen:
             fields = [*values, summary_html(host, values)]
-        can_apply = host.engine is not None and not state.is_rebuilding and state.status != "loading"
+            apply["variant"] = "secondary"
         return [
             gr.update(value=panel_label(host), elem_classes=toggle_classes(host)),
             now,
             *fields,
             status_html(state),
-            *([gr.update(interactive=can_apply)] if self.apply else []),
+            *([gr.update(**apply)] if self.apply else []),
             *((gr.update(value=pause_label(host)), pace_html(host)) if self.clock else ()),
         ]
 
@@ -138,10 +139,11 @@ def _connect_fields(panel: EnginePanel, apply: gr.Button, defaults: gr.Button) -
         return [summary_html(host, values), gr.update(variant="primary" if is_new else "secondary")]
 
     def on_apply(*values: Any) -> list[Any]:
+        # Said in the panel and not by gr.Error, which outside of the queue is an error in the browser's console too.
         try:
             host.rebuild(to_options(values))
         except ConfigError as error:
-            raise _refusal(str(error), "Not applied") from error
+            return [_problem(f"Not applied: {error}"), gr.skip()]
         return [status_html(host.state), gr.update(interactive=False)]
 
     def on_defaults() -> list[Any]:
@@ -171,7 +173,7 @@ def _build_clock(host: EngineHost) -> tuple[gr.Button, gr.HTML]:
         pause = gr.Button(pause_label(host), size="sm", elem_id="engine-pause", scale=0, min_width=116)
         step = gr.Button("One step", size="sm", elem_id="engine-step", scale=0, min_width=80)
         pace = gr.Number(
-            host.pace, label="pace", info="seconds a step", step=0.05, elem_id="pace", min_width=120
+            host.pace, label="pace", info="seconds a step, 0 to 2", step=0.05, elem_id="pace", min_width=120
         )
         words = gr.HTML(pace_html(host), elem_id="pace-words")
 
@@ -184,17 +186,16 @@ def _build_clock(host: EngineHost) -> tuple[gr.Button, gr.HTML]:
 
     def act(action: Any) -> list[Any]:
         try:
-            if action() is False:
-                gr.Info("There is nothing to compute: send a prompt, then step.", title="No step")
+            words = pace_html(host, note=NOTHING_TO_DO if action() is False else "")
         except ConfigError as error:
-            raise _refusal(str(error), "No engine") from error
-        return [gr.update(value=pause_label(host)), pace_html(host)]
+            words = _problem(str(error))
+        return [gr.update(value=pause_label(host)), words]
 
     def on_pace(seconds: Any) -> str:
         try:
             host.set_pace(seconds)
         except ConfigError as error:
-            return pace_html(host, str(error))
+            return _problem(str(error))
         return pace_html(host)
 
     pause.click(on_pause, pause, [pause, words], **QUIET)
@@ -210,15 +211,14 @@ def pause_label(host: EngineHost) -> str:
     return RESUME if host.is_paused else PAUSE
 
 
-def pace_html(host: EngineHost, problem: str = "") -> str:
-    if problem:
-        return f'<p class="status error" role="status">{html.escape(problem)}</p>'
-    if host.is_paused:
-        return f'<p class="status paused" role="status">{PAUSED}</p>'
-    return f'<p class="status">now: {pace_words(host.pace)}</p>'
-
-
 PAUSED = "The engine is paused: press Resume or One step."
+NOTHING_TO_DO = "The engine is paused, and there is nothing to compute: send a prompt, then step."
+
+
+def pace_html(host: EngineHost, note: str = "") -> str:
+    if host.is_paused:
+        return f'<p class="status paused" role="status">{note or PAUSED}</p>'
+    return f'<p class="status">now: {pace_words(host.pace)}</p>'
 
 
 def paused_placeholder(host: EngineHost) -> str | None:
@@ -264,7 +264,7 @@ def summary_html(host: EngineHost, values: Sequence[Any]) -> str:
         if host.engine is not None and not host.settings.is_hosted:
             host.check_options(options)
     except ConfigError as error:
-        return f'<p class="status error" role="status">{html.escape(str(error))}</p>'
+        return _problem(str(error))
     assert options.num_blocks is not None
     tokens = options.num_blocks * options.block_size
     words = f"{options.num_blocks:,} blocks × {options.block_size} slots = <b>{tokens:,} tokens</b>"
@@ -272,8 +272,6 @@ def summary_html(host: EngineHost, values: Sequence[Any]) -> str:
     if engine is not None:
         size = pool_bytes(options.num_blocks, options.block_size, engine.bytes_per_token)
         words += f" · <b>{in_mb(size)}</b> of memory"
-        if options.max_model_len is not None and tokens < options.max_model_len:
-            words += " · less than one whole context: an answer ends where the pool does"
         if tuple(values) != shown_values(host):
             words += " · not applied yet"
     return f'<p class="status" role="status">{words}.</p>'
@@ -283,10 +281,7 @@ def status_html(state: HostState) -> str:
     if state.is_rebuilding:
         return '<p class="status loading" role="status">Rebuilding the engine …</p>'
     if state.engine_problem:
-        return (
-            f'<p class="status error" role="status">Not rebuilt: {html.escape(state.engine_problem)} '
-            "The engine goes on as it was.</p>"
-        )
+        return _problem(f"Not rebuilt: {state.engine_problem} The engine goes on as it was.")
     return ""
 
 
@@ -294,10 +289,10 @@ def panel_label(host: EngineHost) -> str:
     """ "Engine · 256 blocks × 16 · budget 256 · prefix cache on" """
     values = {field.name: value for field, value in zip(FIELDS, shown_values(host), strict=True)}
     blocks = values["num_blocks"]
-    parts = ["Engine"]
     if host.is_paused:
-        parts.append("paused: press Resume or One step")
-    elif host.pace:
+        return "Engine · paused: press Resume or One step"
+    parts = ["Engine"]
+    if host.pace:
         parts.append(pace_words(host.pace))
     parts.append(f"{blocks:,} blocks × {values['block_size']}" if blocks is not None else "no blocks yet")
     parts.append(f"budget {values['max_num_batched_tokens']:,}")
@@ -309,8 +304,8 @@ def toggle_classes(host: EngineHost) -> list[str]:
     return ["mv-fold", "mv-paused"] if host.is_paused else ["mv-fold"]
 
 
-def _refusal(words: str, title: str) -> gr.Error:
-    return gr.Error(plain(words), title=title, print_exception=False)
+def _problem(words: str) -> str:
+    return f'<p class="status error" role="status">{html.escape(words)}</p>'
 
 
 assert len(FIELDS) == len(NUMBERS) + len(CHOICES) + len(SWITCHES)

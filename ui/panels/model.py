@@ -104,16 +104,15 @@ def build_model_panel(host: EngineHost) -> ModelPanel:
         if is_fixed:
             raise _refusal("This shared server's model is fixed.")
         name = (name or "").strip()
+        problem = ""
         if not name:
-            raise _refusal("No model is chosen: pick one of the list, or type a folder or a Hub id.")
-        if not host.load(name):
-            busy = (
-                "The engine is being rebuilt"
-                if host.state.is_rebuilding
-                else f"{host.state.model} is being loaded"
-            )
-            raise _refusal(f"{busy}; wait for that first, or press Cancel.")
-        return panel.updates(host.state)
+            problem = "No model is chosen: pick one of the list, or type a folder or a Hub id."
+        elif not host.load(name):
+            busy = "The engine is being rebuilt" if host.state.is_rebuilding else "A model is being loaded"
+            problem = f"{busy} already; wait for that first, or press Cancel."
+        updates = panel.updates(host.state)
+        # Said in the panel and not by gr.Error, which outside of the queue is an error in the browser's console too.
+        return [*updates[:-1], f'<p class="status error" role="status">{problem}</p>'] if problem else updates
 
     def on_cancel() -> list[Any]:
         if is_fixed:
