@@ -144,7 +144,7 @@
     if (!strip.list.querySelector('[tabindex="0"]') && strip.list.firstElementChild) strip.list.firstElementChild.tabIndex = 0;
     const count = shown.tokens.length;
     strip.count.textContent = count.toLocaleString("en") + (count === 1 ? " token" : " tokens");
-    if (stays && !shown.finished) strip.list.scrollTop = strip.list.scrollHeight;
+    if (stays && !shown.finished && tip.root.hidden) strip.list.scrollTop = strip.list.scrollHeight;
     markFollowed();
     if (told.more) window.microVLLM.pollSoon();
   }

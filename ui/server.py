@@ -48,6 +48,7 @@ SCRIPTS = (
     "chat_menus.js",
     "chat.js",
     "tokens.js",
+    "tokenizer.js",
     "cards.js",
 )
 """In order: each may use what those before it put into ``window.microVLLM``."""
