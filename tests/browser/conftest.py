@@ -47,12 +47,13 @@ def chromium() -> Iterator:
 @pytest.fixture(scope="session")
 def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A random Llama with a byte tokenizer whose end token is never drawn: answers run to max tokens."""
-    from tests.engine.support.models import save_tiny_model
+    from tests.engine.support.models import edit_json, save_tiny_model
 
     folder = tmp_path_factory.mktemp("models") / "tiny-llama"
-    return save_tiny_model(
-        folder, tokenizer=True, vocab_size=300, eos_token_id=299, max_position_embeddings=1024
-    )
+    save_tiny_model(folder, tokenizer=True, vocab_size=300, eos_token_id=299, max_position_embeddings=1024)
+    # Its tokenizer has an end token of its own, which a random model draws every now and then.
+    edit_json(folder / "tokenizer_config.json", remove=("eos_token",))
+    return folder
 
 
 @pytest.fixture(scope="module")

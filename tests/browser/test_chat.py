@@ -9,6 +9,7 @@ import pytest
 
 from micro_vllm.trace import RequestAborted, StepPlanned
 from tests.browser.support.acting import (
+    answer_line,
     answer_text,
     plotted,
     send,
@@ -67,9 +68,8 @@ def test_stop_keeps_the_partial_text_and_frees_the_blocks_within_a_second(served
     # A step takes at least 50 ms here: twenty of them are the second that is allowed.
     assert aborted.step - clicked <= 20
     wait_until_idle(tab)
-    kept = answer_text(tab)
-    assert "stopped" in kept
-    assert len(kept.split("\n")[0]) > 0
+    assert "stopped" in answer_line(tab)
+    assert answer_text(tab).strip()
     assert len([e for e in served.log.since() if isinstance(e, StepPlanned) and e.step > aborted.step]) == 0
     send(tab, "And another")  # the chat goes on
     tab.wait_for_function("document.querySelectorAll('#chat .message.user').length == 2")

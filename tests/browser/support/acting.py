@@ -16,8 +16,15 @@ def wait_until_idle(tab) -> None:
 
 
 def answer_text(tab) -> str:
-    messages = tab.locator("#chat .message.bot")
-    return messages.last.inner_text() if messages.count() else ""
+    """What the last answer says, without the line and the tokens below it."""
+    bodies = tab.locator("#chat .message.bot .body")
+    return bodies.last.inner_text() if bodies.count() else ""
+
+
+def answer_line(tab) -> str:
+    """The line under the last answer."""
+    lines = tab.locator("#chat .meta")
+    return lines.last.inner_text() if lines.count() else ""
 
 
 def set_number(tab, elem_id: str, value: str) -> None:
@@ -38,8 +45,26 @@ def plotted(tab, chart: str) -> str:
 
 
 def chat_texts(tab) -> list[str]:
-    """All messages, from the top."""
-    return tab.locator("#chat .message").all_inner_texts()
+    """What all messages say, from the top."""
+    return tab.locator("#chat .message .body").all_inner_texts()
+
+
+def document(tab) -> dict:
+    """The chat as the page holds it: what it sends, keeps and exports."""
+    return tab.evaluate("microVLLM.chat.document()")
+
+
+def message_button(tab, role: str, number: int, name: str):
+    """A button below the number-th message (from 0) of "user" or "bot"."""
+    turn = tab.locator(f"#chat .turn.{role}").nth(number)
+    turn.hover()
+    return turn.locator(".actions button", has_text=name)
+
+
+def edit_message(tab, role: str, number: int, text: str, press: str = "Save") -> None:
+    message_button(tab, role, number, "Edit").click()
+    tab.fill("#chat .editor textarea", text)
+    tab.locator("#chat .editor-buttons button", has_text=press).first.click()
 
 
 def wait_for_answers(
@@ -59,6 +84,7 @@ def wait_for_tokens(tab, at_least: int) -> None:
     """Until the last answer holds so many tokens."""
     tab.wait_for_function(
         "n => { const m = [...document.querySelectorAll('#chat .meta')].pop();"
-        "return m && Number((/([\\d,]+) tokens? ·/.exec(m.innerText) || [0, '0'])[1].replace(',', '')) >= n; }",
+        "const [, count] = (m && /([\\d,]+) (?:more )?tokens? ·/.exec(m.innerText)) || [0, '0'];"
+        "return Number(count.replace(',', '')) >= n; }",
         arg=at_least,
     )
