@@ -1,10 +1,16 @@
-"""What the page knows of an engine at one moment: frozen values, made by ``ui.replay``, drawn by ``ui.charts``."""
+"""What the page knows of an engine at one moment: frozen values, made by ``ui.replay``, drawn by ``ui.charts``.
+
+Of the small ones there are thousands in a view. They are msgspec structs, which are made five times as fast as frozen
+dataclasses and which the garbage collector need not look through.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
+
+import msgspec
 
 from micro_vllm.trace import EngineInfo
 
@@ -18,8 +24,7 @@ WINDOW_STEPS = 120
 """Engine steps that the charts look back."""
 
 
-@dataclass(frozen=True, slots=True)
-class Owner:
+class Owner(msgspec.Struct, frozen=True, gc=False):
     """One request's claim on a block."""
 
     request_id: str
@@ -28,8 +33,7 @@ class Owner:
     """Which block of the request's table it is, from 0."""
 
 
-@dataclass(frozen=True, slots=True)
-class BlockCell:
+class BlockCell(msgspec.Struct, frozen=True, gc=False):
     """One KV block."""
 
     block_id: int
@@ -150,8 +154,7 @@ class StepUsage:
         return self.prefix_hits / self.prefix_queries if self.prefix_queries else 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class StepRow:
+class StepRow(msgspec.Struct, frozen=True, gc=False):
     """What one request computed in a step: ``count`` tokens from index ``start``."""
 
     request_id: str
