@@ -11,48 +11,26 @@ import asyncio
 import logging
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from micro_vllm.errors import ConfigError, FetchCancelledError, MicroVLLMError
 from micro_vllm.memory import memory_limit
 from micro_vllm.trace import read_trace
 from ui.engine_options import EngineOptions, check_memory, check_pace
+from ui.host_state import REBUILT, REPLACED, SHUT_DOWN, HostState
 from ui.replay import Replay
 from ui.serving import LoadWatch, ServingEngine, load_weights, start_engine
 from ui.settings import Settings
 from ui.view import EngineView
 
-__all__ = ["EngineHost", "HostState", "ServingEngine"]
+__all__ = ["SHUT_DOWN", "EngineHost", "HostState", "ServingEngine"]
 
 logger = logging.getLogger(__name__)
 
-Status = Literal["empty", "loading", "ready", "error"]
-REBUILT = "the engine was rebuilt with other settings; send it again."
-REPLACED = "another model was loaded; send it again."
-SHUT_DOWN = "the server is shutting down."
 CLOSE_SECONDS = 2.0
 """A load that goes on gets so long to clean up behind itself when the page ends."""
-
-
-@dataclass(frozen=True, slots=True)
-class HostState:
-    """What the page says about model and engine. ``version`` grows with every change."""
-
-    status: Status = "empty"
-    model: str = ""
-    """The model that is being loaded, or that serves."""
-    message: str = ""
-    progress: float | None = None
-    serving: str = ""
-    """The model that answers now; "" for none. After a failed change of model it is the old one."""
-    version: int = 0
-    is_rebuilding: bool = False
-    engine_problem: str = ""
-    """Why the last rebuild of the engine came to nothing; "" after one that did not."""
-    is_paused: bool = False
-    """The engine itself, for everybody: no request gets on."""
 
 
 Loader = Callable[..., Any]
@@ -150,7 +128,7 @@ class EngineHost:
     def load(self, name: str) -> bool:
         """Begin to load a model in the background. False if another load or a rebuild is still going on."""
         with self._lock:
-            if self._is_closed or self._is_busy:
+            if self._is_closed or self._state.is_busy:
                 return False
             self._set(status="loading", model=name, message=f"Loading {name}", progress=None)
             self._watch = LoadWatch(name, self._report)
@@ -222,7 +200,7 @@ class EngineHost:
             raise ConfigError("The engine of this shared server is fixed.")
         self.check_options(options)
         with self._lock:
-            if self._is_closed or self._is_busy:
+            if self._is_closed or self._state.is_busy:
                 doing = "is being rebuilt" if self._state.is_rebuilding else f"waits for {self._state.model}"
                 raise ConfigError(f"The engine {doing} just now; try again when that is done.")
             self._set(is_rebuilding=True, engine_problem="")
@@ -314,10 +292,6 @@ class EngineHost:
             engine.loop.close(reason=SHUT_DOWN)
         if thread is not None:
             thread.join(CLOSE_SECONDS)  # a download in a child process ends with it
-
-    @property
-    def _is_busy(self) -> bool:
-        return self._state.status == "loading" or self._state.is_rebuilding
 
     def _serving(self) -> ServingEngine:
         engine = self._engine
