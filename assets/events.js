@@ -31,15 +31,24 @@
     version = answer.version;
     showRequests(answer.requests);
     const body = find("tbody"), scroll = find(".scroll");
-    const before = scroll.scrollHeight, top = scroll.scrollTop;
+    const line = answer.add && scroll.scrollTop > 0 ? lineBeingRead(scroll, body) : null;
     const made = document.createDocumentFragment();
     for (const row of answer.rows) made.append(rowOf(row));
     if (answer.add) body.prepend(made);
     else body.replaceChildren(made);
     while (body.rows.length > MAX_ROWS) body.lastElementChild.remove();
-    // Who reads further down keeps their line.
-    if (answer.add && top > 0) scroll.scrollTop = top + scroll.scrollHeight - before;
+    if (line && line.row.isConnected) scroll.scrollTop += line.row.getBoundingClientRect().top - line.top;
     count(answer.more || body.rows.length >= MAX_ROWS);
+  }
+
+  // Who reads further down keeps their line, whatever comes above it.
+  function lineBeingRead(scroll, body) {
+    const edge = scroll.getBoundingClientRect().top;
+    for (const row of body.rows) {
+      const box = row.getBoundingClientRect();
+      if (box.bottom > edge + 20) return { row, top: box.top };
+    }
+    return null;
   }
 
   function count(isCut) {

@@ -229,7 +229,7 @@ def _template() -> str:
         for name, kind, help_ in columns
     )
     return (
-        '<section class="mv-card" aria-labelledby="event-table-title">'
+        '<section class="mv-card">'
         '<div class="top"><h2 id="event-table-title">Events</h2>'
         "<p>What the engine told, newest first, up to the step on show. "
         "All charts are drawn from these lines.</p></div>"
