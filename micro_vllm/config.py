@@ -16,6 +16,7 @@ NULL_BLOCK = 0
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 POLICIES = ("fcfs", "priority")
+EXECUTIONS = ("eager", "native")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +40,8 @@ class EngineConfig:
     dtype: str = "auto"
     attention: str = "auto"
     device: str = "cpu"
+    execution: Literal["eager", "native"] = "eager"
+    """``native``: int8 weights and the kernels of ``micro_vllm.native``, on CPUs that have what they need."""
     prepack_weights: bool = True
     """Lay bfloat16 weights out for the CPU's kernels when an LLM loads them; False computes with the plain ones."""
     seed: int = 0
@@ -75,6 +78,7 @@ class EngineConfig:
                 raise ConfigError(f"{name}={getattr(self, name)!r} is neither True nor False.")
         _one_of("scheduling_policy", self.scheduling_policy, POLICIES)
         _one_of("dtype", self.dtype, DTYPES)
+        _one_of("execution", self.execution, EXECUTIONS)
         for name in ("model", "attention", "device"):
             if not isinstance(getattr(self, name), str):
                 raise ConfigError(f"{name}={getattr(self, name)!r} is not a string; pass a name.")

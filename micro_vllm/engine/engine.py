@@ -45,6 +45,7 @@ from micro_vllm.trace.sinks import Tracer
 
 if TYPE_CHECKING:
     from micro_vllm.model_loader import LoadedModel
+    from micro_vllm.native.prepare import NativeParts
 
 _engine_numbers = itertools.count()
 
@@ -73,6 +74,7 @@ class Engine:
         if loaded is None and (executor is None or model is None):
             raise ConfigError("an engine needs a loaded model, or an executor and a ServedModel.")
         self.config = config
+        self._loaded = loaded
         self.engine_id = f"engine-{next(_engine_numbers)}"
         self.model = model or ServedModel.of(loaded)  # type: ignore[arg-type]  # checked above
         self.max_model_len = _max_model_len(config, self.model)
@@ -92,6 +94,8 @@ class Engine:
                 f"{config.block_size} tokens takes {block_bytes:,} bytes. Give more memory or smaller blocks."
             )
         executor.initialize_cache(groups, config.block_size, num_blocks)
+        if config.execution == "native":
+            self.use_native()
 
         self.tracer = Tracer(config.trace, self.engine_id) if config.trace is not None else None
         cache_config = CacheConfig(config.block_size, num_blocks, groups, config.enable_prefix_caching)
@@ -201,6 +205,24 @@ class Engine:
         return self.scheduler.has_unfinished()
 
     # ------------------------------------------------------------ a step
+
+    def use_native(self, parts: NativeParts | None = None) -> None:
+        """Compute natively from the next step on. ``parts``: what another engine over this model prepared already.
+
+        Raises:
+            NativeUnavailableError: this machine or this model cannot; everything stays as it was.
+            ConfigError: the executor has no kernels.
+        """
+        use = getattr(self.executor, "use_native", None)
+        if use is None or (parts is None and self._loaded is None):
+            raise ConfigError(
+                f"{type(self.executor).__name__} cannot compute natively; use execution='eager'."
+            )
+        if parts is None:
+            from micro_vllm.native.prepare import prepare_native
+
+            parts = prepare_native(self._loaded)  # type: ignore[arg-type]  # checked above
+        use(parts)
 
     def step(self) -> list[RequestOutput]:
         """Plan, compute, and take in one step. Returns the outputs that grew or ended.

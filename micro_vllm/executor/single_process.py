@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from micro_vllm.config import CacheGroup, EngineConfig
 from micro_vllm.core.scheduler_output import ExecutionPlan, StepResult
 from micro_vllm.model_loader.loaded import LoadedModel
 from micro_vllm.worker.worker import Worker
+
+if TYPE_CHECKING:
+    from micro_vllm.native.prepare import NativeParts
 
 
 class SingleProcessExecutor:
@@ -35,6 +39,10 @@ class SingleProcessExecutor:
     def execute(self, plan: ExecutionPlan) -> StepResult:
         """Compute one step."""
         return self._worker.execute(plan)
+
+    def use_native(self, parts: NativeParts) -> None:
+        """From the next step on compute natively; see :class:`micro_vllm.native.decoder.NativeDecoder`."""
+        self._worker.use_native(parts)
 
     def close(self) -> None:
         """Release the cache."""

@@ -29,12 +29,16 @@ class RotaryEmbedding(nn.Module):
         self, positions: torch.Tensor, dtype: torch.dtype
     ) -> tuple[torch.Tensor, torch.Tensor]:  # (T,) int64 -> (T, 1, D), (T, 1, D)
         """Cosines, and sines whose first half is negated, as :func:`apply_rotary` wants them."""
-        angles = positions[:, None].float() * self.inverse_frequencies  # (T, D / 2)
-        cos, sin = angles.cos() * self.scaling, angles.sin() * self.scaling
+        cos, sin = self.half_angles(positions)
         return (
             torch.cat((cos, cos), dim=-1)[:, None].to(dtype),
             torch.cat((-sin, sin), dim=-1)[:, None].to(dtype),
         )
+
+    def half_angles(self, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Cosines and sines of positions ``(T,) int64``, ``(T, D / 2) float32`` each, scaled."""
+        angles = positions[:, None].float() * self.inverse_frequencies
+        return angles.cos() * self.scaling, angles.sin() * self.scaling
 
 
 def apply_rotary(x: torch.Tensor, cos: torch.Tensor, signed_sin: torch.Tensor) -> torch.Tensor:

@@ -24,6 +24,8 @@ from micro_vllm.worker.input_batch import InputBatch
 
 if TYPE_CHECKING:
     from micro_vllm.models.decoder import DecoderForCausalLM
+    from micro_vllm.native.decoder import NativeDecoder
+    from micro_vllm.native.prepare import NativeParts
 
 
 class ModelRunner:
@@ -47,7 +49,8 @@ class ModelRunner:
             ConfigError: there is no attention operator of this name.
         """
         self.operator = get_operator(attention_operator_name)
-        self._model = cast("DecoderForCausalLM", loaded.model)
+        self._plain = cast("DecoderForCausalLM", loaded.model)
+        self._model: DecoderForCausalLM | NativeDecoder = self._plain
         self._groups = tuple(groups)
         self._max_num_batched_tokens = max_num_batched_tokens
         self._device = next(loaded.model.parameters()).device
@@ -73,6 +76,17 @@ class ModelRunner:
         )
         self._sampler = Sampler(num_valid_ids)
 
+    @property
+    def operator_name(self) -> str:
+        """What computes attention: an operator of the registry, or ``native``."""
+        return self.operator.name if self._model is self._plain else "native"
+
+    def use_native(self, parts: NativeParts) -> None:
+        """From the next step on compute natively, over the same cache: requests go on where they are."""
+        from micro_vllm.native.decoder import NativeDecoder
+
+        self._model = NativeDecoder(parts.library, self._plain, parts.weights, self.cache, self._groups)
+
     @torch.inference_mode()
     def execute(self, plan: ExecutionPlan) -> StepResult:
         """Compute one step.
@@ -87,7 +101,7 @@ class ModelRunner:
         self.batch.apply_plan(plan)
         if not plan.scheduled:
             return StepResult(
-                token_ids={}, timings=StepTimings(build=perf_counter() - began), operator=self.operator.name
+                token_ids={}, timings=StepTimings(build=perf_counter() - began), operator=self.operator_name
             )
         if plan.num_tokens > self._max_num_batched_tokens:
             raise IntegrityError(
@@ -102,7 +116,7 @@ class ModelRunner:
         hidden = self._model(inputs.token_ids, inputs.attention.positions, context)  # (T, hidden)
         if not inputs.sampling_ids:  # chunks of prompts only
             timings = StepTimings(build=built - began, forward=perf_counter() - built)
-            return StepResult(token_ids={}, timings=timings, operator=self.operator.name)
+            return StepResult(token_ids={}, timings=timings, operator=self.operator_name)
         logits = self._model.compute_logits(hidden[inputs.logits_indices])  # (N, V)
         computed = perf_counter()
 
@@ -119,7 +133,7 @@ class ModelRunner:
             timings=StepTimings(
                 build=built - began, forward=computed - built, sample=perf_counter() - computed
             ),
-            operator=self.operator.name,
+            operator=self.operator_name,
         )
 
     def _zero_fresh_blocks(self, plan: ExecutionPlan) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from micro_vllm.attention.attention import PagedKVCache
 from micro_vllm.attention.operators.registry import get_operator
@@ -13,6 +14,9 @@ from micro_vllm.memory import memory_limit
 from micro_vllm.model_loader.loaded import LoadedModel
 from micro_vllm.worker.memory import check_pool_fits, check_rows_fit
 from micro_vllm.worker.model_runner import ModelRunner
+
+if TYPE_CHECKING:
+    from micro_vllm.native.prepare import NativeParts
 
 
 class Worker:
@@ -81,15 +85,22 @@ class Worker:
                 "Lower num_gpu_blocks_override or kv_cache_memory_bytes."
             ) from error
 
+    def use_native(self, parts: NativeParts) -> None:
+        """See :meth:`ModelRunner.use_native`. Raises EngineClosedError when there is no cache."""
+        self._open_runner().use_native(parts)
+
     def execute(self, plan: ExecutionPlan) -> StepResult:
         """Compute one step; see :meth:`ModelRunner.execute`.
 
         Raises:
             EngineClosedError: there is no cache: never initialised, or closed.
         """
+        return self._open_runner().execute(plan)
+
+    def _open_runner(self) -> ModelRunner:
         if self._runner is None:
             raise EngineClosedError("this worker has no KV cache: call initialize_cache first.")
-        return self._runner.execute(plan)
+        return self._runner
 
     def close(self) -> None:
         """Release the cache. The weights belong to the LoadedModel and stay."""

@@ -30,9 +30,10 @@ MAY_IMPORT: dict[str, set[str]] = {
     "models": {"layers", "attention"},
     "sampling": {"core.scheduler_output"},
     "model_loader": {"models", "tokenizer"},
-    "worker": {"models", "attention", "sampling", "model_loader", "core.scheduler_output"},
-    "executor": {"worker", "model_loader", "core.scheduler_output"},
-    "engine": {"core", "executor", "tokenizer", "detokenizer", "model_loader"},
+    "native": {"models", "attention", "model_loader"},
+    "worker": {"models", "attention", "sampling", "model_loader", "native", "core.scheduler_output"},
+    "executor": {"worker", "model_loader", "native", "core.scheduler_output"},
+    "engine": {"core", "executor", "tokenizer", "detokenizer", "model_loader", "native"},
     "llm": {"engine", "tokenizer", "model_loader"},
 }
 UI_MAY_IMPORT = {

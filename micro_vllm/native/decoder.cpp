@@ -1,0 +1,224 @@
+// The layers of a Llama, Mistral or Qwen3 decoder over one flattened batch, in one parallel region.
+//
+// The readable reference is micro_vllm/models/decoder.py with its layers; what differs is that weights and the inputs
+// of products are int8 (product.h) and that the residual stream stays float32. Structures mirror those of kernels.py.
+#include <omp.h>
+
+#include <cstring>
+
+#include "attention.h"
+#include "product.h"
+
+using namespace micro_vllm;
+
+struct Layer {
+  Matrix qkv, out, gate_up, down;  // gate and up alternate, 16 rows each
+  const float *input_norm, *post_norm, *q_norm, *k_norm;  // the last two may be null
+  bf16 *keys, *values;
+  int64_t group, window;           // cache group; 0 sees all
+};
+
+struct Model {
+  int64_t hidden, intermediate, heads, kv_heads, dim, num_layers;
+  float eps, scale;
+  const Layer* layers;
+};
+
+struct Group {
+  const int64_t* tables;  // (R, width) block ids
+  const int64_t* slots;   // (T) where each token's key and value are written
+  int64_t width;
+};
+
+struct Batch {
+  int64_t num_tokens, num_tasks, num_parts, block_size;
+  const int64_t *positions, *request;  // (T); request: row of the tables
+  const int64_t* task_start;           // (num_tasks + 1): tokens of a task, of one request, at most kQueries
+  const float *cos, *sin;              // (T, D / 2)
+  const Group* groups;
+};
+
+namespace {
+
+struct Scratch {  // cut from one piece of memory; sizes for T tokens
+  float *normed, *qkv, *attended, *inner;
+  bf16* queries;
+  Rows rows;
+  float* parts;  // (parts, T, H, D + 2)
+};
+
+int64_t carve(const Model& m, int64_t tokens, int64_t parts, char* memory, Scratch* s) {
+  int64_t at = 0;
+  auto take = [&](int64_t bytes) {
+    char* p = memory ? memory + at : nullptr;
+    at += (bytes + 63) / 64 * 64;
+    return p;
+  };
+  const int64_t widest = std::max({m.hidden, m.intermediate, m.heads * m.dim});
+  s->normed = reinterpret_cast<float*>(take(4 * tokens * m.hidden));
+  s->qkv = reinterpret_cast<float*>(take(4 * tokens * (m.heads + 2 * m.kv_heads) * m.dim));
+  s->attended = reinterpret_cast<float*>(take(4 * tokens * m.heads * m.dim));
+  s->inner = reinterpret_cast<float*>(take(4 * tokens * m.intermediate));
+  s->queries = reinterpret_cast<bf16*>(take(2 * tokens * m.heads * m.dim));
+  s->rows.data = reinterpret_cast<uint8_t*>(take(tokens * widest));
+  s->rows.scale = reinterpret_cast<float*>(take(4 * tokens * (widest / kGroup + 1)));
+  s->parts = reinterpret_cast<float*>(take(parts > 1 ? 4 * parts * tokens * m.heads * (m.dim + 2) : 0));
+  return at;
+}
+
+// Turns a head by its position and writes it as bfloat16 (https://arxiv.org/abs/2104.09864).
+inline void rotate(const float* x, const float* cos, const float* sin, int64_t dim, bf16* out) {
+  const int64_t half = dim / 2;
+  for (int64_t i = 0; i < half; i += 16) {
+    const __m512 c = _mm512_loadu_ps(cos + i), s = _mm512_loadu_ps(sin + i);
+    const __m512 a = _mm512_loadu_ps(x + i), b = _mm512_loadu_ps(x + half + i);
+    store_bf16(out + i, _mm512_fmsub_ps(a, c, _mm512_mul_ps(b, s)));
+    store_bf16(out + half + i, _mm512_fmadd_ps(b, c, _mm512_mul_ps(a, s)));
+  }
+}
+
+void write_queries_and_cache(const Model& m, const Layer& layer, const Batch& b, const Scratch& s) {
+  const Group& group = b.groups[layer.group];
+  const int64_t width = (m.heads + 2 * m.kv_heads) * m.dim;
+#pragma omp for schedule(static)
+  for (int64_t t = 0; t < b.num_tokens; ++t) {
+    float* row = s.qkv + t * width;
+    const int64_t slot = group.slots[t] * m.kv_heads * m.dim;
+    for (int64_t h = 0; h < m.heads + m.kv_heads; ++h) {
+      float* x = row + h * m.dim;
+      const float* norm = h < m.heads ? layer.q_norm : layer.k_norm;
+      if (norm) rms_norm(x, norm, m.dim, m.eps, x);
+      bf16* to = h < m.heads ? s.queries + (t * m.heads + h) * m.dim : layer.keys + slot + (h - m.heads) * m.dim;
+      rotate(x, b.cos + t * (m.dim / 2), b.sin + t * (m.dim / 2), m.dim, to);
+    }
+    const float* value = row + (m.heads + m.kv_heads) * m.dim;
+    for (int64_t i = 0; i < m.kv_heads * m.dim; i += 16) store_bf16(layer.values + slot + i, _mm512_loadu_ps(value + i));
+  }
+}
+
+template <int D>
+void attend_all(const Model& m, const Layer& layer, const Batch& b, const Scratch& s) {
+  const Group& group = b.groups[layer.group];
+  const Cache cache{layer.keys, layer.values, b.block_size, m.kv_heads, D};
+  const int64_t per_head = m.heads / m.kv_heads, parts = b.num_parts;
+  // Tasks of one kv head follow each other: its keys stay in the cache of the core.
+#pragma omp for schedule(dynamic, 1)
+  for (int64_t item = 0; item < m.kv_heads * b.num_tasks * parts; ++item) {
+    const int64_t part = item % parts, task = item / parts % b.num_tasks, head = item / parts / b.num_tasks;
+    const int64_t start = b.task_start[task], stop = b.task_start[task + 1];
+    const int64_t* table = group.tables + b.request[start] * group.width;
+    Row rows[kMaxRows];
+    for (int64_t from = 0; from < (stop - start) * per_head; from += kMaxRows) {
+      const int n = static_cast<int>(std::min<int64_t>(kMaxRows, (stop - start) * per_head - from));
+      int64_t begin = INT64_MAX, end = 0;
+      for (int r = 0; r < n; ++r) {
+        const int64_t t = start + (from + r) / per_head, h = head * per_head + (from + r) % per_head;
+        Row& row = rows[r];
+        row.query = s.queries + (t * m.heads + h) * D;
+        row.last = b.positions[t] + 1;
+        row.first = layer.window ? std::max<int64_t>(0, row.last - layer.window) : 0;
+        row.out = parts > 1 ? s.parts + ((part * b.num_tokens + t) * m.heads + h) * (D + 2) : s.attended + (t * m.heads + h) * D;
+        row.max = -INFINITY;
+        row.sum = 0;
+        std::memset(row.out, 0, D * sizeof(float));
+        begin = std::min(begin, row.first);
+        end = std::max(end, row.last);
+      }
+      const int64_t length = ((end - begin + parts - 1) / parts + 15) / 16 * 16;
+      const int64_t low = std::min(end, begin + part * length);
+      attend<D>(rows, n, cache, head, table, low, std::min(end, low + length), m.scale);
+      for (int r = 0; r < n; ++r) {
+        if (parts > 1) {
+          rows[r].out[D] = rows[r].max;
+          rows[r].out[D + 1] = rows[r].sum;
+          continue;
+        }
+        const __m512 inverse = _mm512_set1_ps(1.0f / rows[r].sum);
+        for (int d = 0; d < D; d += 16)
+          _mm512_storeu_ps(rows[r].out + d, _mm512_mul_ps(_mm512_loadu_ps(rows[r].out + d), inverse));
+      }
+    }
+  }
+  if (parts == 1) return;
+#pragma omp for schedule(static)
+  for (int64_t row = 0; row < b.num_tokens * m.heads; ++row) {
+    const int64_t step = b.num_tokens * m.heads * (D + 2);
+    const float* x = s.parts + row * (D + 2);
+    float* out = s.attended + row * D;
+    float top = -INFINITY, sum = 0;
+    for (int64_t p = 0; p < parts; ++p) top = std::max(top, x[p * step + D]);
+    std::memset(out, 0, D * sizeof(float));
+    for (int64_t p = 0; p < parts; ++p) {
+      if (x[p * step + D + 1] == 0) continue;  // saw nothing
+      const float weight = std::exp(x[p * step + D] - top);
+      sum += weight * x[p * step + D + 1];
+      for (int d = 0; d < D; ++d) out[d] += weight * x[p * step + d];
+    }
+    for (int d = 0; d < D; ++d) out[d] /= sum;
+  }
+}
+
+void run_layer(const Model& m, const Layer& layer, const Batch& b, const Scratch& s, float* hidden) {
+  const int64_t tokens = b.num_tokens, width = (m.heads + 2 * m.kv_heads) * m.dim;
+  auto add_to_hidden = [=](int64_t t, int64_t column, __m512 x, __m512 y) {
+    float* p = hidden + t * m.hidden + column;
+    _mm512_storeu_ps(p, _mm512_add_ps(_mm512_loadu_ps(p), x));
+    _mm512_storeu_ps(p + 16, _mm512_add_ps(_mm512_loadu_ps(p + 16), y));
+  };
+  norm_and_quantize(hidden, layer.input_norm, tokens, m.hidden, m.eps, s.normed, s.rows);
+  product(layer.qkv, s.rows, tokens, [=](int64_t t, int64_t column, __m512 x, __m512 y) {
+    _mm512_storeu_ps(s.qkv + t * width + column, x);
+    _mm512_storeu_ps(s.qkv + t * width + column + 16, y);
+  });
+  write_queries_and_cache(m, layer, b, s);
+  switch (m.dim) {
+    case 32: attend_all<32>(m, layer, b, s); break;
+    case 64: attend_all<64>(m, layer, b, s); break;
+    case 128: attend_all<128>(m, layer, b, s); break;
+  }
+  quantize(s.attended, tokens, m.heads * m.dim, s.rows);
+  product(layer.out, s.rows, tokens, add_to_hidden);
+
+  norm_and_quantize(hidden, layer.post_norm, tokens, m.hidden, m.eps, s.normed, s.rows);
+  product(layer.gate_up, s.rows, tokens, [=](int64_t t, int64_t column, __m512 gate, __m512 up) {
+    const __m512 one = _mm512_set1_ps(1.0f);
+    const __m512 silu = _mm512_div_ps(gate, _mm512_add_ps(one, exp16(_mm512_sub_ps(_mm512_setzero_ps(), gate))));
+    _mm512_storeu_ps(s.inner + t * m.intermediate + column / 2, _mm512_mul_ps(silu, up));
+  });
+  quantize(s.inner, tokens, m.intermediate, s.rows);
+  product(layer.down, s.rows, tokens, add_to_hidden);
+}
+
+}  // namespace
+
+extern "C" {
+
+int64_t mv_scratch_bytes(const Model* model, int64_t tokens, int64_t parts) {
+  Scratch s;
+  return carve(*model, tokens, parts, nullptr, &s);
+}
+
+// hidden (T, hidden) float32 is embedded tokens on entry, the last layer's output on return.
+void mv_decode(const Model* model, const Batch* batch, float* hidden, char* scratch, int64_t threads) {
+  Scratch s;
+  carve(*model, batch->num_tokens, batch->num_parts, scratch, &s);
+#pragma omp parallel num_threads(threads)
+  for (int64_t l = 0; l < model->num_layers; ++l) run_layer(*model, model->layers[l], *batch, s, hidden);
+}
+
+// Final norm and head of R rows: logits (R, head->rows) float32. The scratch holds R tokens.
+void mv_logits(const Model* model, const Matrix* head, const float* norm, const float* hidden, int64_t count,
+               float* logits, char* scratch, int64_t threads) {
+  Scratch s;
+  carve(*model, count, 1, scratch, &s);
+#pragma omp parallel num_threads(threads)
+  {
+    norm_and_quantize(hidden, norm, count, model->hidden, model->eps, s.normed, s.rows);
+    product(*head, s.rows, count, [=](int64_t row, int64_t column, __m512 x, __m512 y) {
+      _mm512_storeu_ps(logits + row * head->rows + column, x);
+      _mm512_storeu_ps(logits + row * head->rows + column + 16, y);
+    });
+  }
+}
+
+}  // extern "C"

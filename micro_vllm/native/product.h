@@ -1,0 +1,139 @@
+// Products with int8 weights: x (M, K) float32 is cut into int8 as well, 64 inputs to a scale, and multiplied exactly.
+//
+// A weight (N, K) lies as [N / 16][K / 4][16][4]: one vector holds 4 inputs of 16 outputs, the form that vpdpbusd
+// takes. That instruction wants one factor unsigned, so activations carry + 128, and `offset` (- 128 times the sum of
+// the weights of a group) takes it back. Rounding is the only error: scales are those of groups, products are exact.
+// Every function is called by all threads of a parallel region, shares its loop among them and ends with a barrier.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+
+#include "simd.h"
+
+namespace micro_vllm {
+
+constexpr int64_t kGroup = 64;    // inputs that share one scale
+constexpr int64_t kColumns = 32;  // outputs of one tile
+
+struct Matrix {
+  const int8_t* data;     // [N / 16][K / 4][16][4]
+  const float* scale;     // [N / 16][K / 64][16]
+  const int32_t* offset;  // [N / 16][K / 64][16]
+  const float* bias;      // (N), or null
+  int64_t rows, cols;     // N, K
+};
+
+struct Rows {     // quantised activations
+  uint8_t* data;  // (M, K), + 128
+  float* scale;   // (M, K / 64)
+};
+
+inline void quantize_row(const float* x, int64_t k, uint8_t* out, float* scale) {
+  for (int64_t g = 0; g < k / kGroup; ++g, x += kGroup, out += kGroup) {
+    __m512 v[4], top = _mm512_setzero_ps();
+    each<4>(EACH(i) {
+      v[i] = _mm512_loadu_ps(x + 16 * i);
+      top = _mm512_max_ps(top, _mm512_abs_ps(v[i]));
+    });
+    const float most = _mm512_reduce_max_ps(top);
+    const __m512 inverse = _mm512_set1_ps(most > 0 ? 127.0f / most : 0.0f);
+    scale[g] = most / 127.0f;
+    each<4>(EACH(i) {
+      const __m512i q = _mm512_add_epi32(_mm512_cvtps_epi32(_mm512_mul_ps(v[i], inverse)), _mm512_set1_epi32(128));
+      _mm_storeu_si128(reinterpret_cast<__m128i*>(out + 16 * i), _mm512_cvtusepi32_epi8(q));
+    });
+  }
+}
+
+inline void quantize(const float* x, int64_t m, int64_t k, Rows rows) {
+#pragma omp for schedule(static)
+  for (int64_t i = 0; i < m; ++i) quantize_row(x + i * k, k, rows.data + i * k, rows.scale + i * (k / kGroup));
+}
+
+// x / sqrt(mean(x^2) + eps) * weight; in place where out == x.
+inline void rms_norm(const float* x, const float* weight, int64_t k, float eps, float* out) {
+  __m512 sum = _mm512_setzero_ps();
+  for (int64_t i = 0; i < k; i += 16) {
+    const __m512 v = _mm512_loadu_ps(x + i);
+    sum = _mm512_fmadd_ps(v, v, sum);
+  }
+  const __m512 r = _mm512_set1_ps(1.0f / std::sqrt(_mm512_reduce_add_ps(sum) / k + eps));
+  for (int64_t i = 0; i < k; i += 16)
+    _mm512_storeu_ps(out + i, _mm512_mul_ps(_mm512_mul_ps(_mm512_loadu_ps(x + i), r), _mm512_loadu_ps(weight + i)));
+}
+
+// normed: (M, K) of scratch.
+inline void norm_and_quantize(const float* x, const float* weight, int64_t m, int64_t k, float eps, float* normed,
+                              Rows rows) {
+#pragma omp for schedule(static)
+  for (int64_t i = 0; i < m; ++i) {
+    rms_norm(x + i * k, weight, k, eps, normed + i * k);
+    quantize_row(normed + i * k, k, rows.data + i * k, rows.scale + i * (k / kGroup));
+  }
+}
+
+// MR rows of x times 32 outputs; store(row, column, first 16 outputs, last 16 outputs).
+template <int MR, class Store>
+inline void tile(const Matrix& w, int64_t pair, Rows x, int64_t row, Store&& store) {
+  const int64_t groups = w.cols / kGroup;
+  const int8_t *w0 = w.data + 2 * pair * w.cols * 16, *w1 = w0 + w.cols * 16;
+  const int64_t first = 2 * pair * groups * 16, second = first + groups * 16;
+  const uint8_t* rows[MR];
+  __m512 sum0[MR], sum1[MR];
+  each<MR>(EACH(i) {
+    rows[i] = x.data + (row + i) * w.cols;
+    sum0[i] = sum1[i] = _mm512_setzero_ps();
+  });
+  for (int64_t g = 0; g < groups; ++g) {
+    __m512i dot0[MR], dot1[MR];
+    const __m512i offset0 = _mm512_loadu_si512(w.offset + first + 16 * g);
+    const __m512i offset1 = _mm512_loadu_si512(w.offset + second + 16 * g);
+    each<MR>(EACH(i) {
+      dot0[i] = offset0;
+      dot1[i] = offset1;
+    });
+    for (int64_t k = g * kGroup; k < (g + 1) * kGroup; k += 4) {
+      const __m512i a0 = _mm512_loadu_si512(w0 + k * 16), a1 = _mm512_loadu_si512(w1 + k * 16);
+      each<MR>(EACH(i) {
+        const __m512i b = _mm512_set1_epi32(*reinterpret_cast<const int32_t*>(rows[i] + k));
+        dot_u8s8(dot0[i], b, a0);
+        dot_u8s8(dot1[i], b, a1);
+      });
+    }
+    const __m512 scale0 = _mm512_loadu_ps(w.scale + first + 16 * g);
+    const __m512 scale1 = _mm512_loadu_ps(w.scale + second + 16 * g);
+    each<MR>(EACH(i) {
+      const __m512 s = _mm512_set1_ps(x.scale[(row + i) * groups + g]);
+      sum0[i] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot0[i]), _mm512_mul_ps(scale0, s), sum0[i]);
+      sum1[i] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot1[i]), _mm512_mul_ps(scale1, s), sum1[i]);
+    });
+  }
+  if (w.bias) {
+    const __m512 b0 = _mm512_loadu_ps(w.bias + pair * kColumns), b1 = _mm512_loadu_ps(w.bias + pair * kColumns + 16);
+    each<MR>(EACH(i) {
+      sum0[i] = _mm512_add_ps(sum0[i], b0);
+      sum1[i] = _mm512_add_ps(sum1[i], b1);
+    });
+  }
+  each<MR>(EACH(i) { store(row + i, pair * kColumns, sum0[i], sum1[i]); });
+}
+
+// x (M, K) times the weight: store is called once for every row and 32 columns.
+template <class Store>
+inline void product(const Matrix& w, Rows x, int64_t m, Store&& store) {
+#pragma omp for schedule(static)
+  for (int64_t pair = 0; pair < w.rows / kColumns; ++pair) {
+    int64_t row = 0;
+    for (; row + 6 <= m; row += 6) tile<6>(w, pair, x, row, store);
+    switch (m - row) {
+      case 5: tile<5>(w, pair, x, row, store); break;
+      case 4: tile<4>(w, pair, x, row, store); break;
+      case 3: tile<3>(w, pair, x, row, store); break;
+      case 2: tile<2>(w, pair, x, row, store); break;
+      case 1: tile<1>(w, pair, x, row, store); break;
+    }
+  }
+}
+
+}  // namespace micro_vllm
