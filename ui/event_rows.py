@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from micro_vllm.errors import InvalidRequestError
-from micro_vllm.trace import AnyEvent, EngineInfo, TraceEvent
+from micro_vllm.trace import AnyEvent, EngineInfo, EngineStarted, TraceEvent
 from ui.charts.palette import color_slot
 from ui.event_words import Teller
 from ui.replay import Replay, requests_of
@@ -59,7 +59,7 @@ class Chip:
 
 @dataclass(frozen=True, slots=True)
 class EventRow:
-    """One event. ``seconds`` since the engine started, or since the first event that is held."""
+    """One event. ``seconds`` since the first request, or since the first event that is held (``origin_of``)."""
 
     seq: int
     step: int
@@ -171,9 +171,13 @@ def _csv_pieces(
 
 
 def origin_of(replay: Replay) -> float:
-    """The engine's time when it started, or at the first event that is held. Reads all of them: ask once a story."""
-    events = replay.events(limit=sys.maxsize)
-    return events[-1].time if events else 0.0
+    """The engine's time at the first event after its start, or at the first one that is held: what counts as 0 seconds
+    for the table and for the clock. (An engine may wait for an hour before its first request.)"""
+    clock = replay.clock()
+    first = replay.events(until=clock.first_step + 1, limit=sys.maxsize) if clock else []
+    if len(first) > 1 and isinstance(first[-1], EngineStarted):
+        first.pop()
+    return first[-1].time if first else 0.0
 
 
 def _row_line(row: EventRow) -> str:

@@ -219,7 +219,7 @@ def _template() -> str:
     )
     columns = (
         ("step", "num", "engine step; press to look at it"),
-        ("time", "num", "seconds since the engine started"),
+        ("time", "num", "seconds since the first request, or since the first event that is still known"),
         ("kind", "", "kind of event"),
         ("request", "", "requests that it speaks of; press to follow one"),
         ("what", "", "what happened"),

@@ -14,6 +14,7 @@ from weakref import WeakKeyDictionary
 
 from ui.chart_budget import BURST, LONGEST_WAIT, ChartBudget
 from ui.engine_host import EngineHost
+from ui.event_rows import origin_of
 from ui.opened_traces import OpenedTrace, OpenedTraces
 from ui.questions import Question
 from ui.replay import Replay
@@ -112,12 +113,11 @@ class Scenes:
             raise TooSoonError(owed)
 
     def seconds_since_start(self, scene: Scene) -> float:
-        """Of the engine's clock, from the first step of the story that is known."""
+        """Of the engine's clock, from where the event table counts too."""
         with self._lock:
             origin = self._origins.get(scene.story)
             if origin is None:
-                first = scene.replay.view(scene.clock.first_step)
-                origin = self._origins[scene.story] = (first or scene.view).time
+                origin = self._origins[scene.story] = origin_of(scene.replay)
                 while len(self._origins) > VIEWS_KEPT:
                     self._origins.popitem(last=False)
         return max(0.0, scene.view.time - origin)

@@ -241,6 +241,7 @@ def test_plotly_takes_the_figure_and_its_parts_do_not_overlap(size, look):
     ("seconds", "words"),
     [
         (0.0, "0.0 ms"),
+        (0.00004, "0.04 ms"),
         (0.0004, "0.4 ms"),
         (0.0099, "9.9 ms"),
         (0.00996, "10 ms"),

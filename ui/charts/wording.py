@@ -23,7 +23,9 @@ def visible_length(text: str) -> int:
 
 
 def duration(seconds: float) -> str:
-    """With a unit, to three digits at most: 0.4 ms, 27 ms, 1.25 s, 38 s, 2 min 5 s."""
+    """With a unit, to three digits at most: 0.04 ms, 2.2 ms, 27 ms, 1.25 s, 38 s, 2 min 5 s."""
+    if 0 < seconds < 0.000095:
+        return f"{1000 * seconds:.2f} ms"
     if seconds < 0.00995:
         return f"{1000 * seconds:.1f} ms"
     if seconds < 0.9995:
