@@ -72,7 +72,7 @@
   function stepBy(count) {
     if (!clock) return;
     const step = at() + count;
-    if (cursor != null && step > clock.last) live();
+    if (step > clock.last) live();
     else go(Math.min(Math.max(step, clock.first), clock.last));
   }
 

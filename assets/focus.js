@@ -38,7 +38,9 @@
 
   document.addEventListener("keydown", (event) => {
     if (event.key !== "Escape" || !focused || event.defaultPrevented) return;
-    if (event.target.closest("input:not([type=range]), textarea, select, dialog[open]")) return;
+    // A click on a chart leaves the caret in the prompt; elsewhere Escape belongs to what is being edited.
+    const edited = event.target.closest("input:not([type=range]), textarea, select, dialog[open]");
+    if (edited && !edited.closest("#prompt")) return;
     focus(null);
   });
 

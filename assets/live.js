@@ -132,8 +132,9 @@
     // The arrays are changed in place: datarevision is how Plotly is told.
     const layout = Object.assign({}, chart.figure.layout, { datarevision: chart.version,
       width: chart.box.clientWidth, height: chart.box.clientHeight });
-    for (const [axis, range] of Object.entries(chart.zoom))
-      layout[axis] = Object.assign({}, layout[axis], { range: range.slice() });
+    // Plotly writes into the axes that it is given; ours stay as the server knows them.
+    for (const [name, axis] of Object.entries(layout))
+      if (/^[xy]axis\d*$/.test(name)) layout[name] = Object.assign({}, axis, chart.zoom[name] && { range: chart.zoom[name].slice() });
     if (chart.plotted) return Plotly.react(chart.box, chart.figure.data, layout, config(chart));
     chart.plotted = true;
     await Plotly.newPlot(chart.box, chart.figure.data, layout, config(chart));
@@ -272,6 +273,12 @@
     pollSoon();
   }
 
+  // What a chart holds, for tests and for whoever wants to look under the hood.
+  function figure(id) {
+    const one = charts.get(id);
+    return one && one.figure ? { figure: one.figure, width: one.box.clientWidth, height: one.box.clientHeight } : null;
+  }
+
   window.microVLLM = Object.assign(window.microVLLM || {},
-    { header: startHeader, chart, notes: startNotes, pane, part, pollSoon, viewer });
+    { header: startHeader, chart, notes: startNotes, pane, part, pollSoon, viewer, figure });
 })();
