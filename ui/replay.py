@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import threading
+from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from collections.abc import Iterable
 
@@ -143,9 +144,8 @@ class Replay:
         """The nearest step after (``direction`` 1) or before (-1) ``step`` where this happened."""
         clock = self.clock()
         steps = clock.marks[kind] if clock else ()
-        if direction > 0:
-            return next((mark for mark in steps if mark > step), None)
-        return next((mark for mark in reversed(steps) if mark < step), None)
+        index = bisect_right(steps, step) if direction > 0 else bisect_left(steps, step) - 1
+        return steps[index] if 0 <= index < len(steps) else None
 
     def view(self, step: int | None = None) -> EngineView | None:
         """The state after ``step``: all events that carry it or an earlier one; None: after the newest event.

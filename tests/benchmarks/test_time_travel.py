@@ -9,8 +9,8 @@ from ui.tape import keyframe_distance
 
 
 def test_no_question_folds_more_than_the_distance_of_two_keyframes():
-    found = measure_time_travel(6_000, 128, repeats=40)
-    assert found.num_events >= 6_000
+    found = measure_time_travel(4_000, 128, repeats=25)
+    assert found.num_events >= 4_000
     assert found.num_steps > 100
     costs = {cost.name: cost for cost in found.costs}
     for name in ("any step", "one step back", "jump to a mark"):
