@@ -67,8 +67,7 @@ class OpenedTraces:
         """
         self._make_room(visitor)
         opened = read_opened(path)
-        with self._lock:
-            visitor.opened = opened
+        visitor.opened = opened  # only now: a wrong file leaves the one that was open
         return opened
 
     def of(self, visitor: Visitor | None) -> OpenedTrace | None:
@@ -82,17 +81,20 @@ class OpenedTraces:
 
     def _make_room(self, visitor: Visitor) -> None:
         with self._lock:
-            visitor.opened = None
-            holders = [other for other in self._visitors.all() if other.opened is not None]
+            holders = [v for v in self._visitors.all() if v.opened is not None and v is not visitor]
             if len(holders) < MAX_OPENED:
                 return
-            oldest = min(holders, key=lambda other: other.opened.last_seen if other.opened else 0.0)
-            if oldest.opened is not None and time.monotonic() - oldest.opened.last_seen < IDLE_SECONDS:
+            oldest = min(holders, key=_last_seen)
+            if time.monotonic() - _last_seen(oldest) < IDLE_SECONDS:
                 raise TraceFileError(
                     f"{MAX_OPENED} traces of other visitors are open, as many as this server holds. "
                     "Try again in a few minutes."
                 )
             oldest.opened = None
+
+
+def _last_seen(visitor: Visitor) -> float:
+    return visitor.opened.last_seen if visitor.opened is not None else 0.0
 
 
 def read_opened(path: Path) -> OpenedTrace:

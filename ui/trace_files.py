@@ -23,6 +23,7 @@ from starlette.concurrency import run_in_threadpool
 from micro_vllm.errors import InvalidRequestError, TraceFileError
 from micro_vllm.trace import TraceEvent, chrome_events, encode_event
 from ui.context import PageContext
+from ui.event_rows import csv_for
 from ui.live import Live
 from ui.opened_traces import MAX_FILE_BYTES, MAX_HOSTED_FILE_BYTES, MIB, OpenedTraces
 from ui.redact import without_tokens
@@ -31,6 +32,8 @@ from ui.visitors import Visitor
 
 MAX_READERS = 2
 """Files that are received and read at the same time."""
+RECEIVE_SECONDS = 120
+"""Who sends slower than that would keep others from opening theirs."""
 _CHUNK = 64 * 1024
 Viewer = Annotated[str, Header(alias="X-Viewer")]
 
@@ -95,15 +98,13 @@ def add_trace_routes(app: FastAPI, context: PageContext, live: Live, opened: Ope
         async with readers:
             with tempfile.TemporaryDirectory(prefix="micro-vllm-trace-") as folder:
                 path = Path(folder) / safe_name(file_name)
-                size = 0
-                with path.open("wb") as file:
-                    async for chunk in request.stream():
-                        size += len(chunk)
-                        if size > max_bytes:
-                            return too_large
-                        file.write(chunk)
                 try:
+                    async with asyncio.timeout(RECEIVE_SECONDS):
+                        if not await _received(request, path, max_bytes):
+                            return too_large
                     trace = await run_in_threadpool(opened.open, visitor, path)
+                except TimeoutError:
+                    return told(408, f"The file did not arrive within {RECEIVE_SECONDS} seconds; try again.")
                 except TraceFileError as error:
                     return told(400, str(error))
         return JSONResponse({"title": trace.title, "steps": trace.num_steps})
@@ -125,8 +126,6 @@ def add_trace_routes(app: FastAPI, context: PageContext, live: Live, opened: Ope
         replay, mine = await run_in_threadpool(on_show, asked, visitor)
         if replay is None:
             return told(404, "There are no events yet.")
-        from ui.event_rows import csv_for
-
         kinds, request_id, until = _filters(asked)
         try:
             table = await run_in_threadpool(csv_for, replay, mine, kinds, request_id, until)
@@ -170,6 +169,18 @@ def _in_chunks(parts: Iterable[bytes]) -> Iterator[bytes]:
 
 
 # ---------------------------------------------------------------- what comes in
+
+
+async def _received(request: Request, path: Path, max_bytes: int) -> bool:
+    """Write the body to a file; False if it is longer than ``max_bytes``."""
+    size = 0
+    with path.open("wb") as file:
+        async for chunk in request.stream():
+            size += len(chunk)
+            if size > max_bytes:
+                return False
+            file.write(chunk)
+    return True
 
 
 async def _question(request: Request) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import pytest
 
 import ui.live
 import ui.scenes
-from tests.ui.support.looking import NAMES, StandInHost, Tab
+from tests.ui.support.looking import NAMES, StandInHost, Tab, as_sent
 from tests.ui.support.scripted_engine import params
 from ui.charts.focus import Focus
 from ui.charts.registry import CHARTS
@@ -19,23 +19,12 @@ from ui.visitors import Visitors
 
 
 @pytest.fixture
-def unhurried(monkeypatch) -> None:
-    """A view for every question: what views cost is tested elsewhere."""
-    monkeypatch.setattr(ui.scenes, "FRAME_SECONDS", 0.0)
-    monkeypatch.setattr("ui.chart_budget.ChartBudget.spend", lambda self, seconds: None)
-
-
-@pytest.fixture
 def host(unhurried) -> StandInHost:
     host = StandInHost()
     host.scripted.add_request([*range(60)], params(50), request_id="mine")
     host.scripted.add_request([*range(300, 340)], params(50), request_id="other")
     host.scripted.step()
     return host
-
-
-def as_sent(figure) -> dict:
-    return json.loads(json.dumps(figure))
 
 
 def test_patches_applied_one_after_the_other_give_the_whole_figure(host):
@@ -259,3 +248,12 @@ def test_a_tab_of_another_start_of_the_server_is_told_that_it_is_not_known(host)
     live = Live(host, visitors)
     assert Tab(live, visitors.of_session("tab").token).ask()["head"]["known"] is True
     assert Tab(live, "token-of-another-start").ask()["head"]["known"] is False
+
+
+def test_only_charts_named_so_depend_on_whose_requests_they_are(host):
+    """The others are shared between visitors."""
+    view = host.told.view()
+    for chart in CHARTS:
+        plain = chart.figure(view, LIGHT, Size(800, 260), Focus())
+        marked = chart.figure(view, LIGHT, Size(800, 260), Focus(frozenset({"mine"})))
+        assert (plain != marked) == (chart.elem_id in ui.live._MARKS_MINE)

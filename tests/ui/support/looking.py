@@ -66,3 +66,8 @@ def put(figure: Any, path: list[Any], value: Any) -> None:
     for key in path[:-1]:
         figure = figure[key]
     figure[path[-1]] = value
+
+
+def as_sent(figure: Any) -> Any:
+    """What arrives in a browser."""
+    return json.loads(json.dumps(figure))
