@@ -35,7 +35,7 @@ CAPTION = (
 )
 ROW_PX = 15
 """Least height of a row; what does not fit is left out, oldest finished first."""
-_LEFT = 64
+_LEFT = 70
 _RIGHT = 12
 _CHAR_PX = 6.0
 _WORDS_OFFSET = -0.14
