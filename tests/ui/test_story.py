@@ -266,6 +266,26 @@ def test_a_view_made_from_what_changed_is_the_view_made_from_nothing(layout):
     assert seldom.view() == often.view() == told(events).view()
 
 
+def test_a_view_that_follows_forgets_what_one_made_from_nothing_has_forgotten():
+    """An ended request is drawn once, but not for ever: the window passes over it piece by piece."""
+    engine, log = make_engine(64, max_num_batched_tokens=32)
+    engine.add_request([*range(150)], params(20), request_id="chunks")
+    engine.add_request([1, 2], params(400), request_id="long")
+    story, seq, lengths = Story(), -1, set()
+    for _ in range(WINDOW_STEPS + 40):
+        engine.step()
+        for event in log.since(seq):
+            story.apply(event)
+            seq = event.seq
+        assert story.view() == story.copy().view()
+        track = story.view().request("chunks")
+        if track is not None and track.status == "done":
+            assert all(span.stop >= story.view().first_step - 1 for span in track.spans)
+            lengths.add(len(track.spans))
+    assert len(lengths) > 3, "span after span"
+    assert track is None
+
+
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_a_copy_goes_its_own_way(layout):
     events = events_of(layout, 60)
