@@ -29,7 +29,7 @@
   function show(answer) {
     if (!find) return;
     version = answer.version;
-    showRequests(answer.requests);
+    if (answer.requests) showRequests(answer.requests);
     const body = find("tbody"), scroll = find(".scroll");
     const line = answer.add && scroll.scrollTop > 0 ? lineBeingRead(scroll, body) : null;
     const made = document.createDocumentFragment();
@@ -119,7 +119,7 @@
   function choose(id, isFocus) {
     request = id;
     byFocus = isFocus && id !== "";
-    letters = letters && "";  // the list may have to name it
+    letters = "";  // the list may have to name it
     const select = find("#event-request");
     if (id && ![...select.options].some((option) => option.value === id)) select.append(new Option("…", id));
     select.value = id;

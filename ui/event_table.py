@@ -79,6 +79,7 @@ class EventTable:
         """``{"version", "step", "rows", "add", "more", "requests"}``, or None for a tab that is up to date.
 
         ``rows`` are newest first: all of them, or with ``add`` those to put above the ones that the tab has.
+        ``requests`` can be chosen, newest first; None if they are those that the tab knows.
         """
         if view is None or replay is None:
             return None
@@ -93,6 +94,7 @@ class EventTable:
         if asked.version == version:
             return None
         had = _newest_of(asked.version, same)
+        knows = asked.version.startswith(f"{same}{names}.")
         is_addition = had is not None and had <= newest
         if is_addition:
             events = tuple(itertools.takewhile(lambda event: event.seq > (had or -1), events))
@@ -103,7 +105,7 @@ class EventTable:
             "rows": [_as_json(row) for row in rows],
             "add": is_addition,
             "more": len(events) == MAX_ROWS,
-            "requests": [[c.request_id, c.label, c.slot] for c in reversed(letters)],
+            "requests": None if knows else [[c.request_id, c.label] for c in reversed(letters)],
         }
 
     def _mine(self, visitor: Visitor | None, view: EngineView, replay: Replay) -> frozenset[str]:

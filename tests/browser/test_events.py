@@ -259,13 +259,28 @@ def test_the_new_charts_are_drawn_and_a_bar_of_them_can_be_followed(served, open
         tab.locator(f"#{chart}").scroll_into_view_if_needed()
         tab.wait_for_function(
             "id => { const p = document.querySelector(`#${id} .mv-plot`);"
-            "return p.data && p.data.some(t => t.type === 'bar' && t.customdata && t.customdata.length > 0); }",
+            "return p.data && p.data.some(t => t.customdata && t.customdata.length > 0); }",
             arg=chart,
         )
     hover_last_bar(tab)
     tab.mouse.down()
     tab.mouse.up()
     tab.wait_for_function("() => document.querySelector('#event-request').value !== ''")
+    request_id = tab.input_value("#event-request")
+    tab.evaluate("window.microVLLM.focus(null)")
+    tab.wait_for_function("() => document.querySelector('#event-request').value === ''")
+    # A decode of the step budget is a cell of an image: it can be followed as well.
+    tab.locator("#step-budget").scroll_into_view_if_needed()
+    x, y = tab.evaluate(
+        "() => { const p = document.querySelector('#step-budget .mv-plot'), l = p._fullLayout, t = p.data[0];"
+        "const box = p.getBoundingClientRect(), column = t.z[0].length - 2;"
+        "return [box.x + l.xaxis._offset + l.xaxis.c2p(t.x0 + column), box.y + l.yaxis._offset + l.yaxis.c2p(t.y0)]; }"
+    )
+    tab.mouse.move(x - 1, y)
+    tab.mouse.move(x, y)
+    tab.mouse.down()
+    tab.mouse.up()
+    tab.wait_for_function("id => document.querySelector('#event-request').value === id", arg=request_id)
 
 
 def test_on_a_phone_the_table_has_its_own_scroll_and_the_page_none_sideways(served, open_tab):

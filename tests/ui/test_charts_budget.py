@@ -13,11 +13,12 @@ import pytest
 from tests.ui.support.scripted_engine import make_engine, params, random_run
 from ui.charts import step_budget
 from ui.charts.focus import Focus
-from ui.charts.step_budget import LANES
-from ui.charts.step_runs import STOP_WORDS, STRETCHED, TokenScale, stop_runs, token_runs, token_scale
+from ui.charts.palette import NUM_SLOTS, mix, request_color
+from ui.charts.step_limits import LANES
+from ui.charts.step_runs import STOP_WORDS, STRETCHED, TokenScale, prefill_runs, stop_runs, token_scale
 from ui.charts.theme import DARK, LIGHT, Size
 from ui.replay import Replay
-from ui.view import EngineView, StepRecord, StepRow
+from ui.view import EngineView, StepRecord, StepRow, request_label
 
 SIZES = [Size(380, 150), Size(800, 180), Size(360, 300)]
 
@@ -33,9 +34,9 @@ def view_after(num_blocks: int, steps: int, seed: int = 0, *, load: float = 0.3,
 
 
 def bars(figure) -> list[tuple[str, float, float, float, float]]:
-    """(request, first step, end, bottom, top) of each bar, the plain and the patterned ones."""
+    """(request, first step, end, bottom, top) of each prefill, the plain and the patterned ones."""
     found = []
-    for trace in figure["data"][:2]:
+    for trace in figure["data"][1:3]:
         for i, request_id in enumerate(trace["customdata"]):
             middle, width = trace["x"][i], trace["width"][i]
             base = trace["base"][i]
@@ -43,43 +44,66 @@ def bars(figure) -> list[tuple[str, float, float, float, float]]:
     return found
 
 
+def cells(figure) -> dict[tuple[int, int], tuple[str, float]]:
+    """(step, row from below) of each decode -> (request, colour code)."""
+    trace = figure["data"][0]
+    first = round(trace["x0"] - 0.499)
+    return {
+        (first + column, row): (request_id, trace["z"][row][column])
+        for row, ids in enumerate(trace["customdata"])
+        for column, request_id in enumerate(ids)
+        if request_id
+    }
+
+
 # ---------------------------------------------------------------- truth
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_every_token_of_every_step_is_in_exactly_one_bar(seed):
+def test_every_token_of_every_step_is_drawn_exactly_once(seed):
     view = view_after(48, 90, seed)
-    found: Counter = Counter()
-    for run in token_runs(view.steps):
+    found: Counter = Counter(
+        (step, request_id) for (step, _), (request_id, _) in cells(step_budget.figure(view)).items()
+    )
+    for run in prefill_runs(view.steps):
         for step in range(run.start, run.stop):
             found[step, run.request_id] += run.count
     planned = Counter({(s.step, r.request_id): r.count for s in view.steps for r in s.rows})
     assert found == planned
-    assert any(run.stop - run.start > 3 for run in token_runs(view.steps)), "long decodes are one bar"
 
 
-def test_bars_of_a_step_stand_on_each_other_without_gap_up_to_the_tokens_of_the_step():
+def test_a_step_is_a_stack_without_gap_decodes_below_up_to_its_tokens():
     view = view_after(48, 90)
     scale = token_scale(view)
-    stacked = bars(step_budget.figure(view))
+    figure = step_budget.figure(view)
+    decodes, prefills = cells(figure), bars(figure)
+    row_height = figure["data"][0]["dy"]
     for step in view.steps:
-        here = sorted((low, high) for _, start, stop, low, high in stacked if start <= step.step < stop)
-        assert len(here) == len(step.rows)
-        top = 0.0
+        rows = sorted(row for at, row in decodes if at == step.step)
+        assert rows == list(range(len(rows)))
+        top = len(rows) * row_height
+        assert top == pytest.approx(scale.height(len(rows)), abs=2e-4)
+        here = sorted((low, high) for _, start, stop, low, high in prefills if start <= step.step < stop)
+        assert len(rows) + len(here) == len(step.rows)
         for low, high in here:
             assert low == pytest.approx(top, abs=2e-4)
             top = high
         assert top == pytest.approx(scale.height(step.num_tokens), abs=2e-4)
+    assert figure["data"][0]["y0"] == pytest.approx(row_height / 2, abs=1e-5), "cells are centred"
 
 
-def test_decodes_lie_below_prefills_so_that_what_comes_every_step_keeps_its_place():
-    view = view_after(64, 60)
-    for step in view.steps:
-        ends = {r.request_id: r.phase for r in step.rows}
-        runs = [r for r in token_runs(view.steps) if r.start <= step.step < r.stop]
-        decodes = [r.base for r in runs if ends[r.request_id] == "decode"]
-        prefills = [r.base for r in runs if ends[r.request_id] == "prefill"]
-        assert not decodes or not prefills or max(decodes) < min(prefills)
+def test_decodes_have_the_colour_of_their_request_and_the_hover_its_letter():
+    view = view_after(48, 60)
+    trace = step_budget.figure(view)["data"][0]
+    arrivals = {t.request_id: t.arrival for t in view.requests}
+    scale = trace["colorscale"]
+    for row, ids in enumerate(trace["customdata"]):
+        for column, request_id in enumerate(ids):
+            if request_id:
+                share = trace["z"][row][column] / trace["zmax"]
+                (color,) = {c for (at, c), (end, _) in pairwise(scale) if at < share < end}
+                assert color == mix(request_color(arrivals[request_id]).fill, LIGHT.card, 0.3)
+                assert trace["text"][row][column] == request_label(arrivals[request_id])
 
 
 # ---------------------------------------------------------------- scale
@@ -111,8 +135,8 @@ def test_one_decode_is_seen_beside_a_budget_of_256():
     plot_px = (180 - 17 - 18) * (
         figure["layout"]["yaxis"]["domain"][1] - figure["layout"]["yaxis"]["domain"][0]
     )
-    decode = next(bar for bar in bars(figure) if bar[2] - bar[1] > 5)
-    assert (decode[4] - decode[3]) * plot_px >= 3
+    assert figure["data"][0]["dy"] * plot_px >= 3
+    assert len(cells(figure)) == 19
     words = [note["text"] for note in figure["layout"]["annotations"]]
     assert "budget 256" in words
     assert any("stretched" in text and "31" in text for text in words), "the axis says by how much"
@@ -180,21 +204,24 @@ def test_batch_and_queue_are_stacked_and_hover_says_both():
 # ---------------------------------------------------------------- focus, failures, shape
 
 
-def test_focus_pales_all_others_and_every_bar_can_be_clicked():
+def test_focus_pales_all_others_and_everything_can_be_clicked():
     view = view_after(48, 60)
-    chosen = view.steps[-1].rows[0].request_id
+    chosen = next(r.request_id for s in view.steps for r in s.rows if r.phase == "prefill")
     plain, focused = step_budget.figure(view), step_budget.figure(view, focus=Focus(request_id=chosen))
-    ids = {row.request_id for step in view.steps for row in step.rows}
-    assert {request_id for request_id, *_ in bars(plain)} == ids
     before = {(b[0], b[1], b[3]): c for b, c in zip(bars(plain), _colors(plain), strict=True)}
     after = {(b[0], b[1], b[3]): c for b, c in zip(bars(focused), _colors(focused), strict=True)}
     assert before.keys() == after.keys()
     for key, color in before.items():
         assert (after[key] == color) == (key[0] == chosen)
+    assert cells(plain).keys() == cells(focused).keys()
+    for key, (request_id, code) in cells(plain).items():
+        assert cells(focused)[key] == (request_id, code if request_id == chosen else code + NUM_SLOTS)
+    ids = {row.request_id for step in view.steps for row in step.rows}
+    assert {b[0] for b in bars(plain)} | {request_id for request_id, _ in cells(plain).values()} == ids
 
 
 def _colors(figure) -> list[str]:
-    plain, marked = figure["data"][:2]
+    plain, marked = figure["data"][1:3]
     return [*plain["marker"]["color"], *marked["marker"]["pattern"]["bgcolor"]]
 
 
@@ -231,17 +258,11 @@ def test_plotly_takes_the_figure_and_its_traces_stay_the_same_in_number(size, lo
     assert len(counts) == 1
 
 
-def test_a_row_that_starts_again_after_a_preemption_is_a_prefill_run_of_its_own():
-    rows = [
-        StepRow("r", 0, "decode", 10, 1),
-        StepRow("r", 0, "prefill", 0, 11),
-        StepRow("r", 0, "decode", 11, 1),
-    ]
+def test_equal_chunks_in_steps_that_follow_each_other_are_one_bar_a_preemption_begins_another():
+    chunks = [("prefill", 0, 8), ("prefill", 8, 8), ("prefill", 16, 3), ("decode", 19, 1), ("prefill", 0, 20)]
     steps = [
-        StepRecord(i, 0.0, (row,), row.count, 64, 1, 4, 0, "nothing_waits") for i, row in enumerate(rows)
+        StepRecord(i, 0.0, (StepRow("r", 0, phase, start, n),), n, 64, 1, 4, 0, "budget")
+        for i, (phase, start, n) in enumerate(chunks)
     ]
-    assert [(r.phase, r.start, r.stop, r.position) for r in token_runs(steps)] == [
-        ("decode", 0, 1, 10),
-        ("prefill", 1, 2, 0),
-        ("decode", 2, 3, 11),
-    ]
+    runs = [(r.start, r.stop, r.count, r.position) for r in prefill_runs(steps)]
+    assert runs == [(0, 2, 8, 0), (2, 3, 3, 16), (4, 5, 20, 0)]

@@ -375,6 +375,20 @@ def test_a_tab_gets_the_newest_rows_then_only_what_is_new():
     assert seqs == sorted(seqs, reverse=True)
 
 
+def test_requests_to_choose_from_are_told_when_they_change_only():
+    table = Table()
+    one = table.engine.add_request(list(range(20)), params(9))
+    table.engine.step()
+    first = table.ask()
+    assert first["requests"] == [[one, "a"]]
+    table.engine.step()
+    second = table.ask(first["version"])
+    assert (second["add"], second["requests"]) == (True, None)
+    two = table.engine.add_request(list(range(20)), params(9))
+    assert table.ask(second["version"])["requests"] == [[two, "b"], [one, "a"]]
+    assert table.ask(second["version"], kinds=["StepPlanned"])["requests"], "another filter starts anew"
+
+
 def test_rows_end_at_the_cursor_also_when_it_goes_back():
     table = Table()
     steps(table, 50)

@@ -26,16 +26,17 @@ from ui.charts.marks import (
     texts,
 )
 from ui.charts.palette import mix, request_color
+from ui.charts.step_decodes import FADE, decodes
 from ui.charts.step_limits import LANES, batch_and_queue, step_hover, stop_bars, stop_symbols
 from ui.charts.step_runs import (
     RUN_TEMPLATE,
     STOP_WORDS,
     STRETCHED,
-    TokenRun,
+    PrefillRun,
     TokenScale,
+    prefill_runs,
     run_words,
     step_words,
-    token_runs,
     token_scale,
 )
 from ui.charts.theme import LIGHT, SANS, Look, Size, base_layout, quiet_axis
@@ -57,7 +58,6 @@ _LEFT = 62
 _RIGHT = 8
 _AXIS_PX = 18
 _GAP_PX = 8
-_FADE = 0.75
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,11 +93,12 @@ def figure(view: EngineView, look: Look = LIGHT, size: Size | None = None, focus
     left, right = step_range(view)
     panels = _Panels.of(size, right - left)
     scale = token_scale(view)
-    runs = token_runs(view.steps)
+    runs = prefill_runs(view.steps)
     most = power_of_two(max((s.num_seats + s.num_waiting for s in view.steps), default=0), 4)
     return {
         "data": [
-            *_bars(runs, scale, panels, look, focus),
+            decodes(view.steps, scale, panels.bars_px, look, focus),
+            *_prefills(runs, scale, panels, look, focus),
             _letters(runs, scale, panels, focus),
             *batch_and_queue(view.steps, look),
             step_hover(view.steps, most),
@@ -163,21 +164,14 @@ def figure(view: EngineView, look: Look = LIGHT, size: Size | None = None, focus
 # ---------------------------------------------------------------- traces
 
 
-def _bars(
-    runs: Sequence[TokenRun], scale: TokenScale, panels: _Panels, look: Look, focus: Focus
+def _prefills(
+    runs: Sequence[PrefillRun], scale: TokenScale, panels: _Panels, look: Look, focus: Focus
 ) -> list[dict[str, Any]]:
-    styles: dict[tuple[int, str], tuple[str, str]] = {}
     bars = []
     for run in runs:
         color = request_color(run.arrival)
         is_faded = focus.request_id not in (None, run.request_id)
-        if (run.arrival, run.phase) not in styles:
-            fill = color.fill if run.phase == "prefill" else mix(color.fill, look.card, 0.3)
-            fill = mix(fill, look.card, _FADE) if is_faded else fill
-            # Yellow on white needs an edge to be seen; whoever is looked for has a strong one.
-            edge = look.outline if focus.request_id == run.request_id else mix(fill, look.text, 0.28)
-            styles[run.arrival, run.phase] = fill, edge
-        fill, edge = styles[run.arrival, run.phase]
+        fill = mix(color.fill, look.card, FADE) if is_faded else color.fill
         height = scale.height(run.base + run.count) - scale.height(run.base)
         is_large = (run.stop - run.start) * panels.step_px >= 6 and height * panels.bars_px >= 6
         bars.append(
@@ -187,7 +181,8 @@ def _bars(
                 at=(run.start + run.stop) / 2,
                 width=run.stop - run.start,
                 fill=fill,
-                edge=edge,
+                # Yellow on white needs an edge to be seen; whoever is looked for has a strong one.
+                edge=look.outline if focus.request_id == run.request_id else mix(fill, look.text, 0.28),
                 pattern=color.pattern if is_large and not is_faded else "",
                 pattern_color=color.pattern_color,
                 request_id=run.request_id,
@@ -198,7 +193,7 @@ def _bars(
     return bar_traces(bars, is_horizontal=False, edge_px=edge_px, template=RUN_TEMPLATE)
 
 
-def _letters(runs: Sequence[TokenRun], scale: TokenScale, panels: _Panels, focus: Focus) -> dict[str, Any]:
+def _letters(runs: Sequence[PrefillRun], scale: TokenScale, panels: _Panels, focus: Focus) -> dict[str, Any]:
     """The request's letter on each bar that has room for it."""
     x, y, text, colors = [], [], [], []
     for run in runs:

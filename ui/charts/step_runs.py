@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ui.charts.wording import counted, power_of_two
 from ui.view import EngineView, StepRecord, StepRow, request_label
@@ -44,12 +44,11 @@ class TokenScale:
 
 
 @dataclass(frozen=True, slots=True)
-class TokenRun:
+class PrefillRun:
     """One request that computed ``count`` tokens in each of the steps ``start .. stop - 1``, on top of ``base``."""
 
     request_id: str
     arrival: int
-    phase: str
     start: int
     stop: int
     base: int
@@ -64,38 +63,32 @@ def token_scale(view: EngineView) -> TokenScale:
     return TokenScale(power_of_two(decodes, 8), view.info.max_num_batched_tokens)
 
 
-def token_runs(steps: Sequence[StepRecord]) -> list[TokenRun]:
-    """The bars: equal neighbours joined, so that a long decode is one bar and not a hundred."""
-    done: list[TokenRun] = []
-    growing: dict[str, TokenRun] = {}
+def decode_stack(step: StepRecord) -> list[StepRow]:
+    """Who decodes, from below, an entry a token: in order of arrival, so that most keep their place."""
+    rows = sorted((row for row in step.rows if row.phase == "decode"), key=lambda row: row.arrival)
+    return [row for row in rows for _ in range(row.count)]
+
+
+def prefill_runs(steps: Sequence[StepRecord]) -> list[PrefillRun]:
+    """On top of the decodes of their step; equal chunks of one request in steps that follow each other are one run."""
+    runs: list[PrefillRun] = []
+    last: dict[str, int] = {}
     for step in steps:
-        grown: dict[str, TokenRun] = {}
-        base = 0
-        for row in sorted(step.rows, key=_stacking):
-            old = growing.get(row.request_id)
-            if old is not None and (old.stop, old.base, old.count, old.phase) == (
-                step.step,
-                base,
-                row.count,
-                row.phase,
-            ):
-                start, position = old.start, old.position
+        base = sum(row.count for row in step.rows if row.phase == "decode")
+        for row in sorted((r for r in step.rows if r.phase == "prefill"), key=lambda r: r.arrival):
+            index = last.get(row.request_id)
+            old = runs[index] if index is not None else None
+            if old is not None and (old.stop, old.base, old.count) == (step.step, base, row.count):
+                runs[index or 0] = replace(old, stop=step.step + 1)
             else:
-                if old is not None:
-                    done.append(old)
-                start, position = step.step, row.start
-            grown[row.request_id] = TokenRun(
-                row.request_id, row.arrival, row.phase, start, step.step + 1, base, row.count, position
-            )
+                last[row.request_id] = len(runs)
+                runs.append(
+                    PrefillRun(
+                        row.request_id, row.arrival, step.step, step.step + 1, base, row.count, row.start
+                    )
+                )
             base += row.count
-        done += [run for request_id, run in growing.items() if request_id not in grown]
-        growing = grown
-    return done + list(growing.values())
-
-
-def _stacking(row: StepRow) -> tuple[bool, int]:
-    """Decodes below: what comes every step keeps its place when a prefill comes once."""
-    return row.phase == "prefill", row.arrival
+    return runs
 
 
 def stop_runs(steps: Sequence[StepRecord]) -> list[tuple[str, int, int]]:
@@ -135,10 +128,9 @@ RUN_TEMPLATE = "<b>request %{hovertext} of the request<extra></extra>"
 """What stands around ``run_words``: it is sent once and not with each bar."""
 
 
-def run_words(run: TokenRun) -> str:
+def run_words(run: PrefillRun) -> str:
     """The hover of one bar, inside RUN_TEMPLATE."""
-    each = counted(run.count, "token")
-    what = f"prefill, {each} in a step" if run.phase == "prefill" else f"decode, {each} a step"
+    what = f"prefill, {counted(run.count, 'token')} in a step"
     last = run.position + run.count * (run.stop - run.start) - 1
     tokens = f"token {run.position:,}" if last == run.position else f"tokens {run.position:,}–{last:,}"
     return f"{request_label(run.arrival)}</b> · {what}<br>{steps_words(run.start, run.stop)} · {tokens}"
