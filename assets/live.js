@@ -197,7 +197,8 @@
     setText("badge", head.closing ? "" : [head.badge, head.dtype].filter(Boolean).map((t) => " · " + t).join(""));
     for (const name of ["running", "waiting", "used", "total"]) setText(name, String(head[name]));
     setText("hits", head.hits == null ? "–" : head.hits + " %");
-    setMood(head.closing ? "error" : head.total ? (head.running ? "busy" : "ready") : head.status);
+    setText("paused", head.paused ? " · engine paused" : "");
+    setMood(head.closing ? "error" : head.paused ? "paused" : head.total ? (head.running ? "busy" : "ready") : head.status);
     if (notes) notes.querySelector(".mv-sample").hidden = !head.sample;
     tellGradio(head);
   }

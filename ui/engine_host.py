@@ -19,6 +19,7 @@ from micro_vllm.errors import ConfigError, FetchCancelledError, MicroVLLMError
 from micro_vllm.memory import memory_limit
 from micro_vllm.trace import read_trace
 from ui.engine_options import EngineOptions, check_memory, check_pace
+from ui.fast_path import FastPath
 from ui.host_state import REBUILT, REPLACED, SHUT_DOWN, HostState
 from ui.replay import Replay
 from ui.serving import LoadWatch, ServingEngine, load_weights, start_engine
@@ -55,6 +56,7 @@ class EngineHost:
         self._is_closed = False
         self._has_story = False
         self._sample = _read_sample(sample_path)
+        self._fast_path = FastPath(self._note_kernels)
 
     # ------------------------------------------------------------ reading
 
@@ -233,6 +235,13 @@ class EngineHost:
                 self._set(**changes)
         if unwanted is not None:
             unwanted.loop.close(reason=reason)
+        if unwanted is not engine:
+            self._fast_path.begin(engine)
+
+    def _note_kernels(self, engine: ServingEngine, words: str) -> None:
+        with self._lock:
+            if self._engine is engine:
+                self._set(kernels=words)
 
     # ------------------------------------------------------------ the engine's own clock
 

@@ -1,4 +1,4 @@
-"""What a teacher may choose about the engine: nine settings with their ranges, and what a pool costs."""
+"""What a teacher may choose about the engine: ten settings with their ranges, and what a pool costs."""
 
 from __future__ import annotations
 
@@ -100,6 +100,15 @@ CHOICES = (
         "slow and obvious one, auto takes the fastest.",
         choices=("auto", *operators_available()),
     ),
+    OptionField(
+        "execution",
+        "execution",
+        "kernels",
+        "",
+        "auto: int8 weights and kernels compiled for this machine, where it can run them and attention is auto. "
+        "eager: PyTorch, with the weights as the model has them.",
+        choices=("auto", "eager"),
+    ),
 )
 SWITCHES = (
     OptionField(
@@ -136,6 +145,7 @@ class EngineOptions:
     max_num_seqs: int = 32
     scheduling_policy: Literal["fcfs", "priority"] = "fcfs"
     attention: str = "auto"
+    execution: Literal["auto", "eager"] = "auto"
     enable_prefix_caching: bool = True
     enable_chunked_prefill: bool = True
 

@@ -27,6 +27,8 @@ class HostState:
     is_rebuilding: bool = False
     engine_problem: str = ""
     """Why the last rebuild of the engine came to nothing; "" after one that did not."""
+    kernels: str = ""
+    """What computes, once it is more than PyTorch; or what is being made ready for that."""
     is_paused: bool = False
     """The engine itself, for everybody: no request gets on."""
 

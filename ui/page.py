@@ -44,7 +44,7 @@ HEADER = """
   <h1>micro-vLLM <span>playground</span></h1>
   <div class="mv-pills">
     <span class="pill" data-pill="model" title="the model that answers">
-      <i class="dot"></i><b data-head="model">…</b><span data-head="badge"></span>
+      <i class="dot"></i><b data-head="model">…</b><span data-head="badge"></span><em data-head="paused"></em>
     </span>
     <span class="pill" title="requests computed in every step, and requests that wait">
       running <b class="num" data-head="running">0</b> · waiting <b class="num" data-head="waiting">0</b>
@@ -167,7 +167,7 @@ def _chart_card(chart: Chart) -> None:
     gr.HTML(
         html_template=(
             f'<section class="mv-card"><h2>{title}</h2><p>{chart.caption}</p>'
-            f'<div class="mv-plot" role="img" aria-label="{title}"></div></section>'
+            f'<div class="mv-plot" role="group" aria-label="{title}"></div></section>'
         ),
         js_on_load=f"window.microVLLM.chart(element, {json.dumps(chart.elem_id)}, {json.dumps(chart.title)})",
         apply_default_css=False,

@@ -56,9 +56,9 @@ def prepare_native(loaded: LoadedModel, report: Callable[[str], None] | None = N
     """
     check_native(loaded)
     tell = report or (lambda words: None)
-    tell("Compiling the native decoder")
+    tell("bfloat16, compiling int8 kernels …")
     library = declare(load_kernels(default_cache_root() / KERNEL_FOLDER))
-    tell("Quantising the weights")
+    tell("bfloat16, quantising the weights …")
     with torch.inference_mode():
         plain = type(loaded.model)(loaded.config, loaded.dtype, "cpu")
         plain.load_weights(iter_weights(loaded.path))

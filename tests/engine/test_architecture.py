@@ -46,6 +46,7 @@ UI_MAY_IMPORT = {
     "config",
     "errors",
     "model_loader",
+    "native",
     "attention.operators.registry",  # names only: needs no torch
 }
 

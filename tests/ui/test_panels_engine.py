@@ -51,7 +51,8 @@ def test_every_option_of_the_page_reaches_the_engines_config():
         "scheduling_policy": "priority", "attention": "reference", "enable_prefix_caching": False,
         "enable_chunked_prefill": False,
     }  # fmt: skip
-    assert set(given) == set(NAMES)
+    # `execution` is no setting of the engine's start: it begins in PyTorch and changes over, see ui.fast_path.
+    assert set(given) == set(NAMES) - {"execution"}
     config = to_options(values(**given)).to_config("m", 1, TraceLog())
     given["num_gpu_blocks_override"] = given.pop("num_blocks")
     for name, value in given.items():
