@@ -1,11 +1,9 @@
-"""What is written is what is shown: prompts as typed, answers as Markdown without HTML, while they stream and after.
+"""What is written is what is shown, while it streams and after; and the reader is left in peace.
 
-The answers are scripted below the engine: a wrapper of the real executor puts in the bytes that the test wants.
+How Markdown, code and formulas look is in test_rendering.py.
 """
 
 from __future__ import annotations
-
-import dataclasses
 
 import pytest
 
@@ -20,29 +18,9 @@ from tests.browser.support.acting import (
     wait_until_idle,
 )
 from tests.browser.support.running_page import page_in_process
+from tests.browser.support.scripted_answers import always_answer
 
 pytestmark = pytest.mark.browser
-
-
-class ScriptedAnswers:
-    """The real executor, except that every request gets the same bytes, then the end token."""
-
-    def __init__(self, executor, token_ids: list[int]) -> None:
-        self._executor = executor
-        self._script = token_ids
-        self._given: dict[str, int] = {}
-
-    def __getattr__(self, name: str):
-        return getattr(self._executor, name)
-
-    def execute(self, plan):
-        result = self._executor.execute(plan)
-        token_ids = {}
-        for request_id in result.token_ids:
-            at = self._given.get(request_id, 0)
-            self._given[request_id] = at + 1
-            token_ids[request_id] = self._script[min(at, len(self._script) - 1)]
-        return dataclasses.replace(result, token_ids=token_ids)
 
 
 @pytest.fixture
@@ -51,11 +29,11 @@ def answering(tiny_model, open_tab):
     tabs = []
     with page_in_process(str(tiny_model), pace=0.02) as page:
 
-        def serve(text: str):
-            tokenizer = page.host.engine.loaded.tokenizer
-            ids = [*tokenizer.encode(text, add_special_tokens=False), 299]
-            page.loop.call(lambda e: setattr(e, "executor", ScriptedAnswers(e.executor, ids)))
+        def serve(text: str, pace: float = 0.02):
+            page.loop.pace = pace
+            always_answer(page, text)
             tab = open_tab(page.url)
+            tab.page_of_test = page
             tabs.append(tab)
             set_number(tab, "max-tokens", "700")
             return tab
@@ -70,60 +48,20 @@ def ask(tab) -> None:
     assert "finished" in wait_for_answers(tab, 1)
 
 
-def test_html_in_an_answer_is_text(answering):
-    """P10, the other way round: the model writes it."""
-    text = "<b>x</b> <angle> <script>alert(1)</script> <img src=x onerror=alert(2)> &lt; a<b [l](javascript:alert(3))"
-    tab = answering(text)
-    tab.evaluate("() => { window.alert = () => { window.alerted = true } }")
-    ask(tab)
-    shown = answer_text(tab)
-    assert "<b>x</b> <angle> <script>alert(1)</script> <img src=x onerror=alert(2)> &lt; a<b" in shown
-    bot = tab.locator("#chat .message.bot")
-    assert bot.locator("img, script, b:not(.meta b), a[href^='javascript']").count() == 0
-    assert not tab.evaluate("window.alerted")
-
-
-def test_markdown_code_dollars_and_latex(answering):
-    r"""P12, llama.cpp #17221, #21795, #3723."""
-    code = "for i in range(3):\n    print(f'\\(x\\) $5 {i} **no**')  # <b>"
-    text = (
-        f"It costs **$5**, then $6. Use `a < b` and `\\(x\\)`:\n\n```python\n{code}\n```\n\n"
-        "1. one\n2. two\n\nEuler: \\(e^x\\) and $$x^2$$ stay."
-    )
-    tab = answering(text)
-    ask(tab)
-    bot = tab.locator("#chat .message.bot")
-    assert bot.locator("pre code").inner_text().strip("\n") == code
-    assert bot.locator("strong").first.inner_text() == "$5"
-    assert bot.locator("ol li").all_inner_texts() == ["one", "two"]
-    assert bot.locator(".katex").count() == 0
-    shown = answer_text(tab)
-    for words in ("$5, then $6", "a < b", "$$x^2$$"):
-        assert words in shown
-
-
 def test_emoji_arrive_whole_and_newlines_stay(answering):
     """P13, gradio #9717: no half character is ever on show."""
     text = "🧱👩‍👩‍👧 Grüße, 世界 🇫🇷\n\nzweiter Absatz ✅ " + "é🎉" * 12
     tab = answering(text)
     tab.evaluate("""() => { window.bad = [];
-        new MutationObserver(() => { const t = document.querySelector('#chat').innerText;
+        new MutationObserver(() => { const t = document.querySelector('#chat .message.bot .body')?.innerText || '';
             if (t.includes('\\ufffd')) window.bad.push(t); })
         .observe(document.querySelector('#chat'), {subtree: true, childList: true, characterData: true}); }""")
     ask(tab)
     assert tab.evaluate("window.bad") == []
-    shown = tab.locator("#chat .message.bot").inner_text()
+    shown = answer_text(tab)
     assert "🧱👩‍👩‍👧 Grüße, 世界 🇫🇷" in shown
     assert "zweiter Absatz ✅ " + "é🎉" * 12 in shown
     assert tab.locator("#chat .message.bot p").count() >= 2
-
-
-def test_an_open_code_fence_does_not_swallow_the_line_below(answering):
-    tab = answering("Look:\n```\nnever closed\n")
-    ask(tab)
-    assert tab.locator("#chat .message.bot .meta").is_visible()
-    assert "never closed" in tab.locator("#chat .message.bot pre").inner_text()
-    assert "tok/s" not in tab.locator("#chat .message.bot pre").inner_text()
 
 
 def test_stop_strings_end_the_answer_and_are_not_shown(answering):
@@ -132,7 +70,7 @@ def test_stop_strings_end_the_answer_and_are_not_shown(answering):
     tab.press("#stop-strings textarea", "Tab")
     send(tab, "count")
     assert "ended at a stop string" in wait_for_answers(tab, 1)
-    assert answer_text(tab).split("\n")[0].strip() == "one two"
+    assert answer_text(tab).strip() == "one two"
     tab.wait_for_function(
         "document.querySelector('#sampling-panel-toggle').innerText.includes('2 stop strings')"
     )
@@ -142,12 +80,8 @@ def test_a_reader_who_scrolls_up_is_left_in_peace(answering):
     """P14, gradio #12044."""
     tab = answering("\n\n".join(f"line {i}" for i in range(60)))
     send(tab, "long")
-    box = (
-        "[...document.querySelectorAll('#chat *')].find(n => n.scrollHeight > n.clientHeight + 400 &&"
-        " /auto|scroll/.test(getComputedStyle(n).overflowY))"
-    )
-    tab.wait_for_function(f"!!({box})")
-    tab.evaluate(f"() => {{ window.box = {box}; }}")
+    tab.evaluate("() => { window.box = document.querySelector('#chat .log'); }")
+    tab.wait_for_function("window.box.scrollHeight > window.box.clientHeight + 400")
     at_end = "window.box.scrollHeight - window.box.scrollTop - window.box.clientHeight < 4"
     assert tab.evaluate(at_end), "who does not scroll sees the newest line"
     tab.click("#sampling-panel-toggle")
@@ -160,6 +94,46 @@ def test_a_reader_who_scrolls_up_is_left_in_peace(answering):
     assert tab.evaluate("window.box.scrollTop") < 5
     tab.click("#stop")
     wait_until_idle(tab)
+
+
+def test_the_page_does_not_go_on_typing_after_the_engine_has_finished(answering):
+    """P5, textgen #6722, gradio #6847: a fast model and a long answer."""
+    tab = answering("A sentence of the answer, one of many. " * 17, pace=0.0)
+    tab.evaluate("""() => { window.texts = [];
+        new MutationObserver(() => { const text = document.querySelector('#chat .message.bot .body')?.textContent;
+            if (text !== window.texts[window.texts.length - 1]) window.texts.push(text); })
+        .observe(document.querySelector('#chat .log'), {subtree: true, childList: true, characterData: true}); }""")
+    page = tab.page_of_test
+    send(tab, "say it all")
+    page.wait_for(lambda h: h["running"] == 1, 20)
+    page.wait_for(lambda h: h["running"] == 0, 60)
+    texts = tab.evaluate("window.texts.length")
+    wait_for_answers(tab, 1)
+    # The update that was on its way when the engine finished, and the last one.
+    assert tab.evaluate("window.texts.length") - texts <= 2
+    assert len(answer_text(tab)) > 600
+
+
+def test_a_selection_and_an_open_fold_outlive_the_stream(answering):
+    """Only what has changed is touched while an answer grows."""
+    tab = answering("<think>first this</think>\n\nA first paragraph.\n\n" + "more and more words " * 12)
+    send(tab, "go")
+    tab.wait_for_function("document.querySelector('#chat .message.bot')?.innerText.includes('more and')")
+    tab.click("#chat details.think summary")
+    tab.evaluate("""() => {
+        const p = [...document.querySelectorAll('#chat .body > p')].find(p => p.innerText.includes('first paragraph'));
+        getSelection().selectAllChildren(p);
+        window.kept = p; }""")
+    length = len(answer_text(tab))
+    tab.wait_for_function(
+        "n => document.querySelector('#chat .message.bot .body').innerText.length > n + 40", arg=length
+    )
+    assert tab.evaluate("getSelection().toString().trim()") == "A first paragraph."
+    assert tab.evaluate("window.kept.isConnected")
+    assert tab.evaluate("document.querySelector('#chat details.think').open")
+    wait_for_answers(tab, 1)
+    assert tab.evaluate("getSelection().toString().trim()") == "A first paragraph."
+    assert tab.evaluate("document.querySelector('#chat details.think').open")
 
 
 def test_empty_and_blank_prompts_send_nothing(served, open_tab):
@@ -185,7 +159,7 @@ def test_the_same_seed_gives_the_same_answer_in_two_tabs(served, open_tab):
         send(tab, "the same prompt")
     for tab in tabs:
         wait_for_answers(tab, 1, "length limit")
-    one, same, other = (tab.locator("#chat .message.bot p").all_inner_texts() for tab in tabs)
+    one, same, other = (answer_text(tab) for tab in tabs)
     assert one == same != other
 
 
