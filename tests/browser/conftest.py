@@ -68,6 +68,7 @@ def open_tab(chromium) -> Iterator[Callable]:
     """``open_tab(url)`` -> a Playwright page. At the end: no page error, no console warning, no other host asked.
 
     ``expect_offline``: the test cuts the connection (server ends, tab reloads); the words about that are no complaint.
+    ``expect_refusal``: nor are the browser's about an answer with this status.
     """
     contexts, complaints = [], []
 
@@ -78,6 +79,7 @@ def open_tab(chromium) -> Iterator[Callable]:
         height: int = 960,
         query: str = "",
         expect_offline: bool = False,
+        expect_refusal: int | None = None,
         **options,
     ):
         context = chromium.new_context(viewport={"width": width, "height": height}, **options)
@@ -89,7 +91,9 @@ def open_tab(chromium) -> Iterator[Callable]:
             "console",
             lambda m: (
                 None
-                if m.type in QUIET_CONSOLE or (expect_offline and OFFLINE_WORDS.search(m.text))
+                if m.type in QUIET_CONSOLE
+                or (expect_offline and OFFLINE_WORDS.search(m.text))
+                or (expect_refusal and f"the server responded with a status of {expect_refusal}" in m.text)
                 else complaints.append(f"{m.type}: {m.text}")
             ),
         )
