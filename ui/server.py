@@ -47,6 +47,7 @@ SCRIPTS = (
     "chat_view.js",
     "chat_menus.js",
     "chat.js",
+    "token_tip.js",
     "tokens.js",
     "tokenizer.js",
     "cards.js",

@@ -200,8 +200,15 @@ def test_nobody_reads_the_tokens_of_somebody_else(visitors, engine):
     assert ask(store, other) == gone
     assert ask(store, None) == gone
     visitors.begin(other, "request-0")  # the same name, with another engine
+    assert ask(store, other) is None
+    visitors.end(other, "request-0")
     assert ask(store, other) == gone
     assert ask(store, owner, "request-1") == {"request": "request-1", "gone": True}
+
+
+def test_a_request_that_waits_for_its_first_token_is_not_gone(store_and_more):
+    store, visitor, _, _ = store_and_more
+    assert ask(store, visitor) is None
 
 
 def test_a_name_that_comes_again_with_another_engine_is_another_answer(store_and_more):
@@ -242,6 +249,7 @@ def test_answers_are_bounded_for_a_visitor_and_in_all(visitors, engine, monkeypa
     for number in range(store_module.ANSWERS_PER_VISITOR + 5):
         visitors.begin(visitor, f"r{number}")
         store.update(visitor, engine, output([1], [65], name=f"r{number}"))
+        visitors.end(visitor, f"r{number}")
     assert ask(store, visitor, "r4")["gone"]
     assert ask(store, visitor, "r5")["tokens"]
     monkeypatch.setattr(store_module, "MAX_TOKENS", 100)
