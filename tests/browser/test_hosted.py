@@ -26,10 +26,10 @@ def hosted(tiny_model):
         yield page
 
 
-def call(page: RunningPage, path: str, body: dict) -> tuple[int, str]:
+def call(page: RunningPage, path: str, body: object) -> tuple[int, str]:
     """POST as any client may."""
     request = urllib.request.Request(
-        page.url + "gradio_api/" + path, json.dumps(body).encode(), {"Content-Type": "application/json"}
+        page.url + path, json.dumps(body).encode(), {"Content-Type": "application/json"}
     )
     try:
         with urllib.request.urlopen(request, timeout=20) as answer:
@@ -43,18 +43,25 @@ def config(page: RunningPage) -> dict:
         return json.load(answer)
 
 
-def join(page: RunningPage, session: str, prompt: str, setup: dict) -> None:
+def join(page: RunningPage, session: str, prompt: str, setup: dict, **asked: object) -> None:
     """Press Send without a browser."""
-    (dependency,) = (d for d in setup["dependencies"] if d["api_name"] == "on_send")
+    (dependency,) = (d for d in setup["dependencies"] if d["api_name"] == "on_answer")
     by_id = {component["id"]: component for component in setup["components"]}
     values = [by_id[i]["props"].get("value") for i in dependency["inputs"]]
-    values[0], values[1], values[2] = prompt, [], None
     ids = {by_id[i]["props"].get("elem_id"): n for n, i in enumerate(dependency["inputs"])}
     values[ids["max-tokens"]] = 150
+    document = {"turns": [{"role": "user", "text": prompt}]}
+    event = {"run": session, "do": "answer", "document": document, **asked}
     status, words = call(
         page,
-        "queue/join",
-        {"data": values, "fn_index": dependency["id"], "session_hash": session, "trigger_id": None},
+        "gradio_api/queue/join",
+        {
+            "data": values,
+            "event_data": event,
+            "fn_index": dependency["id"],
+            "session_hash": session,
+            "trigger_id": None,
+        },
     )
     assert status == 200, words
 
@@ -148,27 +155,46 @@ def test_no_client_changes_the_model_or_sends_what_no_page_sends(hosted):
     events = {d["api_name"]: d["id"] for d in setup["dependencies"]}
     engine = hosted.host.engine
     status, words = call(
-        hosted, "run/predict", {"data": ["/etc"], "fn_index": events["on_load"], "session_hash": "x"}
+        hosted,
+        "gradio_api/run/predict",
+        {"data": ["/etc"], "fn_index": events["on_load"], "session_hash": "x"},
     )
     assert status >= 400, words
     for name, data in (
         ("apply_preset", ["no such preset"]),
         ("apply_preset", [{"a": 1}]),
         ("_system_label", [7]),
-        ("stop", []),
-        ("new_chat", []),
+        ("on_halt", []),
         ("refresh", []),
         ("arrive", []),
         ("leave", []),
     ):
-        call(hosted, "run/predict", {"data": data, "fn_index": events[name], "session_hash": "x"})
-    (header,) = (c["id"] for c in setup["components"] if c["props"].get("elem_id") == "header")
+        call(hosted, "gradio_api/run/predict", {"data": data, "fn_index": events[name], "session_hash": "x"})
+    odd: tuple[dict, ...] = (
+        {"document": None},
+        {"document": {"turns": [{"role": "assistant", "versions": [{"text": "x"}]}]}},
+        {
+            "document": {"turns": [{"role": "assistant", "versions": [{"text": "x"}]}]},
+            "do": "branch",
+            "index": -1,
+        },
+        {"do": "continue"},
+        {"do": ["x"]},
+        {"run": {"a": 1}, "document": {"turns": "x" * 100}},
+    )
+    for number, asked in enumerate(odd):
+        join(hosted, f"odd-{number}", "x", setup, **asked)
+        words = ending(hosted, f"odd-{number}")
+        assert '"success":false' in words.replace(" ", "")
+        assert "Traceback" not in words
+    (view,) = (c["id"] for c in setup["components"] if c["props"].get("elem_id") == "chat")
+    for document in (None, 7, {"turns": [7]}, {"turns": [{"role": "user", "text": "<b>"}]}):
+        body = {"data": document, "component_id": view, "fn_name": "render", "session_hash": "x"}
+        status, words = call(hosted, "gradio_api/component_server", body)
+        assert status == 200, words
+        assert ("error" in words) != ("&lt;b&gt;" in words)
     for ask in (None, [], "x", 1e308, {"viewer": {}}, {"charts": [1]}, {"charts": {"kv-usage": {"w": "a"}}}):
-        status, words = call(
-            hosted,
-            "component_server",
-            {"data": ask, "component_id": header, "fn_name": "poll", "session_hash": "x"},
-        )
+        status, words = call(hosted, "live", ask)
         assert status == 200, words
         assert "head" in words
     assert hosted.host.engine is engine
