@@ -82,6 +82,7 @@ def build_app(host: EngineHost) -> FastAPI:
         f'<link rel="icon" href="data:image/svg+xml,{quote(ICON)}">'
     )
     page = build_page(host)
+    app.state.page = page
     add_live_route(app, page.live)
     add_trace_routes(app, page.context, page.live, page.opened)
     page.blocks.queue(default_concurrency_limit=None, max_size=None, api_open=False)

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from ui.engine_host import EngineHost
+from ui.live import Live
 from ui.server import SAMPLE_TRACE, PageServer, build_app
 from ui.settings import Settings
 
@@ -25,9 +26,10 @@ ROOT = Path(__file__).resolve().parents[3]
 class RunningPage:
     """A page with its host; ``url`` ends with a slash."""
 
-    def __init__(self, host: EngineHost, url: str) -> None:
+    def __init__(self, host: EngineHost, url: str, live: Live) -> None:
         self.host = host
         self.url = url
+        self.live = live
 
     def health(self) -> dict[str, Any]:
         return get_health(self.url)
@@ -54,10 +56,11 @@ def page_in_process(
     """Serve the page from a thread. ``pace`` is the least seconds of an engine step, for tests that interrupt."""
     port = settings.pop("port", None) or free_port()
     host = EngineHost(Settings(model=model, port=port, **settings), load=load, sample_path=SAMPLE_TRACE)
-    server = PageServer(build_app(host), host, "127.0.0.1", port)
+    app = build_app(host)
+    server = PageServer(app, host, "127.0.0.1", port)
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
-    page = RunningPage(host, f"http://127.0.0.1:{port}/")
+    page = RunningPage(host, f"http://127.0.0.1:{port}/", app.state.page.live)
     try:
         wait_for_health(page.url, lambda health: True, 30)
         host.load(model)
