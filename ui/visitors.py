@@ -24,12 +24,6 @@ class Visitor:
     token: str
     live: set[str] = field(default_factory=set)
     """Unfinished requests."""
-    num_stops: int = 0
-    """How often Stop was pressed: also what is not a request yet can be stopped."""
-    num_chats: int = 0
-    """How often New chat was pressed: an answer that belongs to an earlier chat must not come back."""
-    num_answering: int = 0
-    """Answers that are being written to this tab, or wait for a model."""
     mine: deque[str] = field(default_factory=lambda: deque(maxlen=REQUESTS_REMEMBERED))
     """All of them, the newest last."""
     opened: OpenedTrace | None = None

@@ -131,21 +131,26 @@ def _facts(value: Any) -> AnswerFacts | None:
     """None if anything is missing or odd: a line with half its numbers helps nobody."""
     if not isinstance(value, dict):
         return None
-    counts = {
-        name: _whole(value.get(name, 0), 10**9)
+    prompt, output, cached, preempted = (
+        _whole(value.get(name, 0), 10**9)
         for name in ("num_prompt_tokens", "num_output_tokens", "num_cached_tokens", "num_preemptions")
-    }
-    seconds = {name: _positive(value.get(name)) for name in ("ttft", "tpot")}
+    )
     reason, stop = value.get("finish_reason"), value.get("stop_reason")
-    if None in counts.values() or not (reason is None or isinstance(reason, str)):
+    if prompt is None or output is None or cached is None or preempted is None:
+        return None
+    if not (reason is None or isinstance(reason, str)):
         return None
     return AnswerFacts(
-        **counts,  # type: ignore[arg-type]  # no None among them
-        **seconds,
+        num_prompt_tokens=prompt,
+        num_output_tokens=output,
+        num_cached_tokens=cached,
+        ttft=_positive(value.get("ttft")),
+        tpot=_positive(value.get("tpot")),
         finish_reason=_words(reason, 16) or None,
         stop_reason=_words(stop, _MAX_WORDS) if isinstance(stop, str) else _whole(stop, _MAX_TOKEN_ID),
         error=_words(value.get("error"), _MAX_WORDS),
         arrival=_whole(value.get("arrival"), 10**9),
+        num_preemptions=preempted,
     )
 
 
