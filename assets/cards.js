@@ -59,7 +59,7 @@
 
   // A new run: as many cards as it has, those that are there are used again.
   function begin(room, told) {
-    room.run = told.run;
+    room.run = room.root.dataset.run = told.run;
     room.live = null;
     const grid = part(room, "grid");
     while (room.makes && grid.children.length > told.size) grid.lastElementChild.remove();
@@ -150,6 +150,7 @@
     if (!change.chip) return;
     const button = el("button", "chip req-" + change.chip[1], change.chip[0]);
     button.type = "button";
+    button.dataset.request = change.request;
     const does = "follow request " + change.chip[0] + " in the charts" + (part(room, "tokens") ? ", and show its tokens" : "");
     button.title = does;
     button.setAttribute("aria-label", does);
@@ -260,6 +261,20 @@
       window.addEventListener("mv:room", () => window.microVLLM.pollSoon());
     }
     rooms.set(name, room);
+    for (const id of name === "workload" ? ["workload"] : ["compare-a-preset", "compare-b-preset"]) radios(id);
+  }
+
+  // Gradio gives every radio button a name of its own, and a new one when it changes: then arrow keys do not go from
+  // one to the next.
+  function radios(id) {
+    const group = document.getElementById(id);
+    if (!group) return void requestAnimationFrame(() => radios(id));
+    const join = () => {
+      for (const button of group.querySelectorAll("input[type=radio]"))
+        if (button.name !== "mv-" + id) button.name = "mv-" + id;
+    };
+    join();
+    new MutationObserver(join).observe(group, { subtree: true, childList: true, attributeFilter: ["name"] });
   }
 
   window.microVLLM = Object.assign(window.microVLLM || {}, { cards });
