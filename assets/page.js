@@ -64,7 +64,7 @@
 
       function toEnd() {
         const node = box();
-        if (node && stays && !isAtEnd(node)) node.scrollTop = node.scrollHeight;
+        if (node && stays && prompts && !isAtEnd(node)) node.scrollTop = node.scrollHeight;  // a welcome is read from its top
       }
 
       chat.addEventListener("scroll", ({ target }) => {
