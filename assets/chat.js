@@ -4,18 +4,14 @@
   "use strict";
 
   const MAX_VERSIONS = 32, MAX_TEXT = 1000000;
-  const SAVE_AFTER = 400, WATCH_EVERY = 1000;
-  const SILENT = 6000;     // the server gives a sign of life every second; after this long it is asked
-  const GIVEN_UP = 25000;
+  const SAVE_AFTER = 400;
   const $ = (id) => document.getElementById(id);
-  const store = window.microVLLM.chatStore;
+  const { chatStore: store, randomId } = window.microVLLM;
 
-  let parts = null, view = null, events = null;
-  let chat = newChat("chat"), run = null, saveTimer = 0;
+  let parts = null, view = null, runs = null;
+  let chat = newChat("chat"), saveTimer = 0;
 
   function newChat(mode) { return { id: randomId(), mode, turns: [] }; }
-
-  function randomId() { return Math.random().toString(36).slice(2) + Math.random().toString(36).slice(2); }
 
   function box() { return document.querySelector("#prompt textarea"); }
 
@@ -29,9 +25,13 @@
 
   function shown(turn) { return turn.versions[turn.shown]; }
 
+  const isBusy = () => Boolean(runs.current());
+
+  const isWriting = (turn) => isBusy() && runs.current().turn === turn;
+
   function sync() {
+    const run = runs.current(), last = lastTurn();
     view.sync(chat, run && run.turn);
-    const last = lastTurn();
     $("send").disabled = Boolean(run);
     $("stop").disabled = !run || run.isStopped;
     $("retry").disabled = Boolean(run) || !last;
@@ -44,37 +44,20 @@
 
   // ---------------------------------------------------------------- asking
 
-  // The turns as they are, for the case that the question is refused: turns and versions are replaced, never changed.
-  function snapshot() { return chat.turns.map((turn) => ({ turn, copy: Object.assign({}, turn) })); }
-
-  function putBack(before) {
-    chat.turns = before.map(({ turn, copy }) => Object.assign(turn, copy));
-  }
-
-  // `asked` is what the server gets beside the run's name; `turn` gets the answer, in the version that it shows.
-  function begin(asked, turn, before, typed) {
-    run = { id: randomId(), turn, version: shown(turn), before, typed: typed || "", begun: Date.now(), heard: 0,
-      isSent: false, isStopped: false, strip: "" };
-    run.version.meta = "…";
-    sync();
-    parts.trigger(events.answer, Object.assign({ run: run.id }, asked));
-    watch();
-  }
-
   function say(text) {
-    if (run || !text.trim()) return false;
+    if (isBusy() || !text.trim()) return false;
     if (text.length > MAX_TEXT) {
       notice("Your message is " + text.length.toLocaleString("en") + " characters long; at most " +
         MAX_TEXT.toLocaleString("en") + " are allowed. Shorten it.");
       return false;
     }
     hideNotice();
-    const before = snapshot();
+    const before = runs.snapshot();
     chat.turns.push({ role: "user", text });
     const document_ = store.bare(chat);
     const turn = { role: "assistant", shown: 0, versions: [{ text: "", token_ids: [] }] };
     chat.turns.push(turn);
-    begin({ do: "answer", document: document_ }, turn, before, text);
+    runs.begin({ do: "answer", document: document_ }, turn, before, text);
     return true;
   }
 
@@ -89,30 +72,30 @@
   }
 
   function retry() {
-    if (run || !chat.turns.length) return;
-    const before = snapshot(), last = lastTurn();
+    if (isBusy() || !chat.turns.length) return;
+    const before = runs.snapshot(), last = lastTurn();
     if (last.role === "user") chat.turns.push({ role: "assistant", shown: 0, versions: [{ text: "", token_ids: [] }] });
     else addVersion(last, { text: "", token_ids: [] });
-    begin({ do: "answer", document: store.bare(chat, chat.turns.slice(0, -1)) }, lastTurn(), before);
+    runs.begin({ do: "answer", document: store.bare(chat, chat.turns.slice(0, -1)) }, lastTurn(), before);
   }
 
   function goOn() {
     const last = lastTurn();
-    if (run || !last || last.role === "user") return;
-    const before = snapshot(), document_ = store.bare(chat);
+    if (isBusy() || !last || last.role === "user") return;
+    const before = runs.snapshot(), document_ = store.bare(chat);
     replaceShown(last, Object.assign({}, shown(last)));
-    begin({ do: "continue", document: document_ }, last, before);
+    runs.begin({ do: "continue", document: document_ }, last, before);
   }
 
   // Another token in the place of one of an answer's own, then on from there: a new version of that answer. `index`
   // counts the tokens of the request that the strip shows.
   function branch({ turn: number, index, token_id }) {
     const turn = chat.turns[number];
-    if (run || !turn || turn.role === "user") return;
-    const before = snapshot(), from = shown(turn);
+    if (isBusy() || !turn || turn.role === "user") return;
+    const before = runs.snapshot(), from = shown(turn);
     const document_ = store.bare(chat, chat.turns.slice(0, number + 1));
     addVersion(turn, { text: "", token_ids: [] });
-    begin({ do: "branch", document: document_, index: (from.num_kept || 0) + index, token_id }, turn, before);
+    runs.begin({ do: "branch", document: document_, index: (from.num_kept || 0) + index, token_id }, turn, before);
   }
 
   function replaceShown(turn, version) {
@@ -120,72 +103,13 @@
   }
 
   function stop() {
-    if (!run) return;
-    run.isStopped = true;
-    if (run.heard) parts.trigger(events.halt, { run: run.id });  // or else with the first sign of life
-    sync();
+    runs.stop();
     box().focus();
-  }
-
-  // ---------------------------------------------------------------- what comes
-
-  function take(update) {
-    if (!run || !update || update.run !== run.id) return;  // of a chat that was left
-    const isFirst = !run.heard;
-    run.heard = Date.now();
-    if (isFirst && run.isStopped) parts.trigger(events.halt, { run: run.id });
-    if (update.state === "refused") return takeBack();
-    if (update.answer) {
-      run.isSent = true;
-      Object.assign(run.version, update.answer, { html: update.html });
-    }
-    run.version.meta = update.meta;
-    const { turn, version } = run, isDone = update.state === "done";
-    if (version.request_id && version.request_id !== run.strip) {
-      run.strip = version.request_id;
-      showTokens(turn);
-    }
-    if (isDone) run = null;
-    sync();
-    if (isDone) save();
-  }
-
-  // Nothing was sent: everything is as it was before, and what was typed is in the box again.
-  function takeBack() {
-    const { before, typed } = run;
-    run = null;
-    putBack(before);
-    if (typed) backIntoBox(typed);
-    sync();
   }
 
   function backIntoBox(text) {
     const now = box().value;
     setText(box(), now.trim() ? text + "\n" + now : text);
-  }
-
-  function breakOff(reason) {
-    if (!run.isSent) { takeBack(); return notice("Not sent: " + reason + " Your message is in the box again."); }
-    run.version.note = reason;
-    run.version.meta = null;
-    const turn = run.turn;
-    run = null;
-    shown(turn).meta = "broke off: " + reason;
-    sync();
-  }
-
-  async function watch() {
-    const watched = run;
-    while (run === watched) {
-      await new Promise((go) => setTimeout(go, WATCH_EVERY));
-      const silent = Date.now() - Math.max(watched.heard, watched.begun);
-      if (run !== watched || document.hidden || silent < SILENT) continue;
-      const isThere = await fetch("health").then((answer) => answer.ok, () => false);
-      const still = Date.now() - Math.max(watched.heard, watched.begun);
-      if (run !== watched || still < SILENT) continue;
-      if (!isThere) breakOff("the connection to the server was lost.");
-      else if (still > GIVEN_UP) { parts.trigger(events.halt, { run: watched.id }); breakOff("nothing came from the server."); }
-    }
   }
 
   function showTokens(turn) {
@@ -197,10 +121,7 @@
   // ---------------------------------------------------------------- changing the chat
 
   function clear(mode) {
-    if (run) { parts.trigger(events.halt, { run: run.id }); }
-    const left = run;
-    run = null;
-    if (left && !left.isSent && left.typed) { putBack(left.before); backIntoBox(left.typed); }
+    runs.leave();
     archive();
     chat = newChat(mode);
     hideNotice();
@@ -228,7 +149,7 @@
   }
 
   function undo() {
-    if (run || !chat.turns.length) return;
+    if (isBusy() || !chat.turns.length) return;
     let prompt = "";
     while (chat.turns.length) {
       const turn = chat.turns.pop();
@@ -240,7 +161,7 @@
   }
 
   function edit(turn, text) {
-    if ((run && run.turn === turn) || !text.trim()) return false;
+    if (isWriting(turn) || !text.trim()) return false;
     if (turn.role === "user") Object.assign(turn, { text, html: undefined });
     else if (text !== shown(turn).text) replaceShown(turn, Object.assign({}, shown(turn),
       { text, html: undefined, token_ids: [], num_kept: 0, is_edited: true }));
@@ -253,21 +174,21 @@
   function later(turn) { return Math.max(0, chat.turns.length - chat.turns.indexOf(turn) - 2); }
 
   function answerAgain(turn, text) {
-    if (run || !text.trim()) return false;
+    if (isBusy() || !text.trim()) return false;
     if (later(turn)) { archive(); chat.id = randomId(); }  // what follows stays in the chat that was kept
-    const before = snapshot(), at = chat.turns.indexOf(turn), answer = chat.turns[at + 1];
+    const before = runs.snapshot(), at = chat.turns.indexOf(turn), answer = chat.turns[at + 1];
     const kept = answer && answer.role === "assistant" ? answer : { role: "assistant", shown: 0, versions: [] };
     chat.turns = [...chat.turns.slice(0, at + 1), kept];
     Object.assign(turn, { text, html: undefined });
     addVersion(kept, { text: "", token_ids: [] });
-    begin({ do: "answer", document: store.bare(chat, chat.turns.slice(0, -1)) }, kept, before);
+    runs.begin({ do: "answer", document: store.bare(chat, chat.turns.slice(0, -1)) }, kept, before);
     draw();
     return true;
   }
 
   function showVersion(turn, step) {
     const to = turn.shown + step;
-    if ((run && run.turn === turn) || !turn.versions[to]) return;
+    if (isWriting(turn) || !turn.versions[to]) return;
     turn.shown = to;
     sync();
   }
@@ -282,7 +203,7 @@
       const now = told.document.turns[i], look = told.shown[i];
       if (turn.role === "user") { if (turn.text === now.text) turn.html = look.html; return; }
       turn.versions.forEach((version, k) => {
-        const same = now.versions[k] && now.versions[k].text === version.text && !(run && run.version === version);
+        const same = now.versions[k] && now.versions[k].text === version.text && !(isBusy() && runs.current().version === version);
         if (same) Object.assign(version, look.versions[k]);
       });
     });
@@ -307,7 +228,8 @@
   function save() {
     clearTimeout(saveTimer);
     saveTimer = 0;
-    const isPending = run && !run.isSent;  // as if it had not been sent: a reload must not swallow what was typed
+    // What the engine has not got is kept as if it had not been sent: a reload must not swallow what was typed.
+    const run = runs.current(), isPending = run && !run.isSent;
     const turns = isPending ? run.before.map(({ copy }) => copy) : chat.turns;
     const typed = box() ? box().value : "";
     const draft = isPending && run.typed ? (typed.trim() ? run.typed + "\n" + typed : run.typed) : typed;
@@ -350,13 +272,15 @@
     const acts = { edit, later, answerAgain, send: say, show: showVersion, tokens: showTokens,
       focus: (request) => window.microVLLM.focus && window.microVLLM.focus({ request }) };
     view = window.microVLLM.chatView(parts.element.querySelector(".log"), acts);
+    runs = window.microVLLM.chatRuns({ chat: () => chat, sync, save, showTokens, notice, backIntoBox, events: parts.events,
+      trigger: parts.trigger });
     for (const [id, act] of Object.entries({ send, stop, retry, continue: goOn, undo,
       "new-chat": () => { clear(chat.mode); box().focus(); } })) $(id).addEventListener("click", act);
     $("prompt").addEventListener("keydown", (event) => {
       if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
       event.preventDefault();
       event.stopPropagation();
-      if (!run) send();
+      if (!isBusy()) send();
     }, true);
     $("prompt").addEventListener("input", saveSoon);
     for (const radio of parts.element.querySelectorAll("[name=chat-mode]"))
@@ -366,13 +290,12 @@
     document.addEventListener("visibilitychange", () => { if (document.hidden) save(); });
     window.microVLLM.chatMenus(parts.element, { chat: () => chat, bare: () => store.bare(chat), adopt, ask, notice, systemPrompt,
       setSystemPrompt: (text) => setText(document.querySelector("#system-prompt textarea"), text) });
-    parts.watch("value", () => take(parts.props.value));
+    parts.watch("value", () => runs.take(parts.props.value));
     restore();
   }
 
   function startChat(given, answer, halt) {
-    parts = given;
-    events = { answer, halt };
+    parts = Object.assign(given, { events: { answer, halt } });
     whenThere(connect);
   }
 

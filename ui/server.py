@@ -46,6 +46,7 @@ SCRIPTS = (
     "chat_store.js",
     "chat_view.js",
     "chat_menus.js",
+    "chat_runs.js",
     "chat.js",
     "token_tip.js",
     "tokens.js",

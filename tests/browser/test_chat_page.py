@@ -139,3 +139,26 @@ def test_stop_before_the_server_has_heard_of_the_prompt_stops_it(served, open_ta
     tab.fill("#prompt textarea", "and on")
     tab.keyboard.press("Enter")
     wait_until_idle(tab)
+
+
+def test_new_chat_before_the_server_has_heard_of_the_prompt_leaves_nothing_running(served, open_tab):
+    tab = open_tab(served.url)
+    set_number(tab, "max-tokens", "900")
+
+    def late(route) -> None:
+        tab.wait_for_timeout(600)
+        route.continue_()
+
+    tab.route("**/queue/join*", late, times=1)
+    before = sum(isinstance(event, RequestQueued) for event in served.log.since())
+    send(tab, "leave me")
+    tab.click("#new-chat")
+    assert chat_texts(tab) == []
+    tab.wait_for_timeout(900)
+    served.wait_for(lambda h: h["running"] == 0 and h["free_blocks"] == h["num_blocks"], 20)
+    steps = served.log.since()[-1].step
+    tab.wait_for_timeout(300)
+    assert served.log.since()[-1].step == steps, "it goes on although nobody waits"
+    assert sum(isinstance(event, RequestQueued) for event in served.log.since()) <= before + 1
+    assert chat_texts(tab) == []
+    assert tab.input_value("#prompt textarea") == "leave me"
