@@ -191,6 +191,7 @@
     if (isWriting(turn) || !turn.versions[to]) return;
     turn.shown = to;
     sync();
+    if (view.slot(turn).childElementCount) showTokens(turn);  // the strip that stands here is another answer's
   }
 
   // ---------------------------------------------------------------- how texts look: the server draws them

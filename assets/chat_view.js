@@ -139,7 +139,7 @@
     node.parts.count.textContent = (turn.shown + 1) + " / " + count;
     node.parts.older.disabled = state.isWriting || turn.shown === 0;
     node.parts.newer.disabled = state.isWriting || turn.shown === count - 1;
-    node.parts.tokens.hidden = !version.request_id || !window.microVLLM.tokens;
+    node.parts.tokens.hidden = !version.request_id || Boolean(version.is_edited) || !window.microVLLM.tokens;
   }
 
   // ---------------------------------------------------------------- editing in place
