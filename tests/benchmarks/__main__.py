@@ -1,4 +1,4 @@
-"""``python -m tests.benchmarks [--peers transformers,llama.cpp] [--workloads ...] [--repeats 5] [--json FILE]``."""
+"""``python -m tests.benchmarks [--peers transformers,llama.cpp] [--workloads W1,W2] [--rounds 5] [--json FILE]``."""
 
 from __future__ import annotations
 
@@ -8,11 +8,17 @@ import logging
 import os
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
 
-from tests.benchmarks.systems import PEERS
-from tests.benchmarks.workloads import WORKLOADS
+from tests.benchmarks.systems import PEERS, System
+from tests.benchmarks.workloads import ALIASES, DEFAULT_WORKLOADS, WORKLOADS, Shape, shrunk
+
+if TYPE_CHECKING:
+    from micro_vllm.model_loader import LoadedModel
+    from micro_vllm.native.prepare import NativeParts
 
 OVERHEAD = "overhead"
 DEFAULT_MODEL = "SmolLM2-135M-Instruct"
@@ -21,10 +27,12 @@ DTYPE = "bfloat16"
 
 def parse_args(argv: Sequence[str]) -> argparse.Namespace:
     """Exits like argparse on unknown names, with the list of known ones."""
-    workloads = (*WORKLOADS, OVERHEAD)
+    known = (*WORKLOADS, OVERHEAD)
     parser = argparse.ArgumentParser(
         prog="python -m tests.benchmarks",
         description="Measure the engine beside its peers, on the same weights and token ids, taking turns.",
+        epilog="Close everything else first: on two cores another program halves what is measured. The quality of the "
+        "int8 weights: python -m tests.benchmarks.quality.",
     )
     parser.add_argument(
         "--peers",
@@ -34,21 +42,35 @@ def parse_args(argv: Sequence[str]) -> argparse.Namespace:
     )
     parser.add_argument(
         "--workloads",
-        type=_names("workload", workloads),
-        default=workloads,
-        help=f"comma-separated, of: {', '.join(workloads)} (default: all)",
+        type=_names("workload", known, ALIASES),
+        default=(*DEFAULT_WORKLOADS, OVERHEAD),
+        help=f"comma-separated, of: {', '.join(known)} (default: {', '.join((*DEFAULT_WORKLOADS, OVERHEAD))})",
     )
-    parser.add_argument("--repeats", type=_positive, default=5, help="timed runs of each (default: 5)")
-    parser.add_argument("--model", default=DEFAULT_MODEL, help=f"default: {DEFAULT_MODEL}")
+    parser.add_argument(
+        "--rounds", "--repeats", type=_positive, default=None, help="timed runs of each (default: 5)"
+    )
+    parser.add_argument(
+        "--model", default=DEFAULT_MODEL, help=f"a name or a folder (default: {DEFAULT_MODEL})"
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures here too")
-    return parser.parse_args(argv)
+    parser.add_argument(
+        "--quick",
+        action="store_true",
+        help="one round of tiny requests: shows that everything runs, and measures nothing",
+    )
+    args = parser.parse_args(argv)
+    args.rounds = args.rounds or (1 if args.quick else 5)
+    return args
 
 
-def _names(kind: str, known: tuple[str, ...]):  # argparse wants a callable
+def _names(
+    kind: str, known: tuple[str, ...], aliases: dict[str, str] | None = None
+) -> Callable[[str], tuple[str, ...]]:
     def split(text: str) -> tuple[str, ...]:
-        names = tuple(name.strip() for name in text.split(",") if name.strip())
-        if names == ("none",):
+        given = tuple(name.strip() for name in text.split(",") if name.strip())
+        if given == ("none",):
             return ()
+        names = tuple(dict.fromkeys((aliases or {}).get(name, name) for name in given))
         unknown = [name for name in names if name not in known]
         if unknown:
             raise argparse.ArgumentTypeError(
@@ -67,6 +89,7 @@ def _positive(text: str) -> int:
 
 def main(argv: Sequence[str]) -> int:
     args = parse_args(argv)
+    began = perf_counter()
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     warnings.filterwarnings("ignore")
@@ -74,56 +97,89 @@ def main(argv: Sequence[str]) -> int:
         logging.getLogger(name).setLevel(logging.CRITICAL)
 
     # After the arguments were checked: these import torch.
+    from micro_vllm.engine.served_model import ServedModel
     from micro_vllm.model_loader import load_model
     from tests.benchmarks import report
-    from tests.benchmarks.compare import WARM_UP, compare
-    from tests.benchmarks.machine import measure_machine
-    from tests.benchmarks.micro_vllm_system import MicroVllm
-    from tests.benchmarks.overhead import measure_overhead
-    from tests.benchmarks.systems import System
+    from tests.benchmarks.compare import HEAT, WARM_UP, compare
+    from tests.benchmarks.machine import LimitProbe, describe_machine
+    from tests.benchmarks.micro_vllm_system import MicroVllm, weight_sizes
+    from tests.benchmarks.overhead import SHAPE as OVERHEAD_SHAPE
+    from tests.benchmarks.overhead import measure_overhead, measure_waiting
+    from tests.benchmarks.targets import judge
 
-    machine = measure_machine()
+    if args.quick:
+        say("quick: one can see that everything runs; the figures below measure nothing.", "")
+    machine = describe_machine()  # before our own work counts as load
     loaded = load_model(args.model, dtype=DTYPE)
-    head = loaded.config.vocab_size * loaded.config.hidden_size
-    stored = sum(parameter.numel() for parameter in loaded.model.parameters())
-    embeddings = head if loaded.config.tie_word_embeddings else 2 * head
-    size = report.ModelSize(
-        f"{loaded.name} ({loaded.badge})", 2 * (stored - embeddings + head), stored - embeddings, head
-    )
-    print(*report.machine_lines(machine, size), sep="\n", flush=True)
-
-    systems: list[System] = [MicroVllm(loaded)]
+    sizes = weight_sizes(loaded)
+    num_ids = ServedModel.of(loaded).vocab_size
+    parts = _native_parts(loaded)
+    settings: dict[str, Any] = (
+        {"num_gpu_blocks_override": 512} if args.quick else {}
+    )  # zeroing a whole pool takes a while
+    systems: list[System] = [] if parts is None else [MicroVllm(loaded, parts, **settings)]
+    systems.append(MicroVllm(loaded, **settings))
     for name in args.peers:
         peer = PEERS[name]
         if peer.is_installed():
-            systems += peer.build_systems(loaded.path, DTYPE)
+            systems += peer.build_systems(loaded.path, sizes)
         else:
-            print(f"{name} is left out: it is not installed. Install it with: {peer.install}")
+            say(f"{name} is left out: it is not installed. Install it with: {peer.install}")
+    model = f"{loaded.name} ({loaded.badge}), {loaded.num_parameters / 1e6:.0f} million weights"
+    probe = LimitProbe(16 << 20) if args.quick else LimitProbe()
+    say(*report.head_lines(machine, probe.sample(), model, [system.info for system in systems]))
 
-    def show_run(system: str, repeat: int) -> None:
-        turn = "warm-up" if repeat == WARM_UP else f"run {repeat + 1} of {args.repeats}"
+    def show_run(system: str, number: int) -> None:
+        turn = {WARM_UP: "warm-up", HEAT: "choosing a format"}.get(number)
         if sys.stderr.isatty():
+            turn = turn or f"round {number + 1} of {args.rounds}"
             print(f"\r\x1b[K{system}: {turn}", end="", file=sys.stderr, flush=True)
 
-    measurements = []
+    comparisons = {}
     for name in args.workloads:
         if name == OVERHEAD:
             continue
-        found = compare(systems, WORKLOADS[name], args.repeats, loaded.config.vocab_size, on_run=show_run)
+        workload = shrunk(WORKLOADS[name]) if args.quick else WORKLOADS[name]
+        if not any(system.info.name in workload.systems for system in systems):
+            say("", f"{name}: nobody who takes part in it is here.")
+            continue
+        found = compare(systems, workload, args.rounds, num_ids, probe, on_run=show_run)
+        comparisons[name] = found
         if sys.stderr.isatty():
             print("\r\x1b[K", end="", file=sys.stderr)
-        print("", *report.workload_lines(found, machine, size), sep="\n", flush=True)
-        measurements += found
-    for system in systems:
-        system.close()
-    overhead = None
+        say("", *report.comparison_lines(found, sizes, [system.info.name for system in systems]))
+    overheads, waiting = [], None
     if OVERHEAD in args.workloads:
-        overhead = measure_overhead(loaded, args.repeats)
-        print("", *report.overhead_lines(overhead), sep="\n", flush=True)
+        shape = Shape(16, 8) if args.quick else OVERHEAD_SHAPE
+        overheads = measure_overhead(loaded, parts, min(args.rounds, 2), shape, **settings)
+        waiting = measure_waiting(*((100, 4, 20) if args.quick else ()))
+        say("", *report.overhead_lines(overheads), *report.waiting_lines(waiting))
+    if args.quick:
+        say("", "quick: done.")
+    else:
+        say("", *report.verdict_lines(judge(comparisons)))
+    say(f"{perf_counter() - began:.0f} s in all")
     if args.json:
-        figures = report.as_json(machine, size, measurements, overhead)
+        figures = report.as_json(machine, model, sizes, comparisons, overheads, waiting)
+        figures["is_quick"] = args.quick
         args.json.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
     return 0
+
+
+def _native_parts(loaded: LoadedModel) -> NativeParts | None:
+    """Kernels and int8 weights; None, with the reason printed, where there can be none."""
+    from micro_vllm.native.compile import NativeUnavailableError
+    from micro_vllm.native.prepare import prepare_native
+
+    try:
+        return prepare_native(loaded)
+    except NativeUnavailableError as error:
+        say(f"native execution is left out: {error}")
+        return None
+
+
+def say(*lines: str) -> None:
+    print(*lines, sep="\n", flush=True)
 
 
 if __name__ == "__main__":

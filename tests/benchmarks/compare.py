@@ -2,105 +2,157 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from statistics import median
 
-from tests.benchmarks.systems import System, WaveResult
+from tests.benchmarks.machine import BusyClock, LimitProbe, Limits, typical
+from tests.benchmarks.metrics import METRICS, Run
+from tests.benchmarks.systems import System, SystemInfo
 from tests.benchmarks.workloads import Workload, shortened, token_requests
 
 WARM_UP = -1
-"""Number of the repeat that is not counted."""
+HEAT = -2
+"""Numbers of the rounds that are not counted."""
+NEAR_FASTEST = 1.25
+"""A weight format this many times slower than its peer's fastest in a whole warm-up round is not run again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """All repeats of one system on one workload."""
+    """All rounds of one system on one workload."""
 
-    system: str
-    workload: str
-    unit: str
-    rates: tuple[float, ...]
-    """One per repeat, in ``unit``."""
-    seconds: tuple[tuple[float, ...], ...]
-    """Per repeat, per wave."""
-    cpu_seconds: tuple[float, ...]
-    """Per repeat, all waves and threads."""
-    first_ids: tuple[tuple[int, ...], ...]
-    """First token of every answer, per repeat: systems that compute the same thing mostly agree here."""
-    num_forwards: int | None
-    """Forward passes in one repeat (the median)."""
-    num_output: int
-    """Output tokens in one repeat."""
-    num_prompt: int
-    """Prompt tokens in one repeat."""
+    system: SystemInfo
+    workload: Workload
+    runs: Mapping[int, Run]
+    """By number of the round."""
 
-    @property
-    def median_rate(self) -> float:
-        return median(self.rates)
+    def values(self, metric: str) -> tuple[float, ...]:
+        """One for each round."""
+        return tuple(METRICS[metric].of(self.workload, run) for run in self.runs.values())
+
+    def median(self, metric: str) -> float:
+        return median(self.values(metric))
 
     @property
     def median_seconds(self) -> float:
-        """All waves of a repeat."""
-        return median(sum(waves) for waves in self.seconds)
+        """All waves of a round."""
+        return self.median("wall time")
+
+    @property
+    def cpu_seconds(self) -> float:
+        """Of a round, all threads; the median."""
+        return median(sum(wave.cpu_seconds for wave in run) for run in self.runs.values())
+
+    @property
+    def num_forwards(self) -> int | None:
+        """Forward passes in a round (the median)."""
+        counts = [wave.num_forwards for run in self.runs.values() for wave in run]
+        if any(count is None for count in counts):
+            return None
+        return int(median(sum(wave.num_forwards or 0 for wave in run) for run in self.runs.values()))
+
+    def first_ids(self, round_number: int) -> tuple[int, ...]:
+        """First token of every answer: systems that compute the same thing mostly agree here."""
+        return tuple(ids[0] for wave in self.runs[round_number] for ids in wave.outputs)
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """One workload, everyone who took part, and the machine meanwhile."""
+
+    workload: Workload
+    measurements: tuple[Measurement, ...]
+    limits: Limits
+    others_share: float | None
+    """Of all cores, taken by other programs meanwhile; None where the system does not tell."""
+    left_out: Mapping[str, str] = field(default_factory=dict)
+    """System -> why it was not measured."""
+
+    def of(self, system: str) -> Measurement | None:
+        return next((one for one in self.measurements if one.system.name == system), None)
 
 
 def compare(
     systems: Sequence[System],
     workload: Workload,
-    repeats: int,
+    rounds: int,
     vocab_size: int,
+    probe: LimitProbe,
     *,
-    on_run: Callable[[str, int], None] = lambda system, repeat: None,
-) -> list[Measurement]:
-    """Warm everyone up, then ``repeats`` rounds; each round starts with another system.
+    on_run: Callable[[str, int], None] = lambda system, round_number: None,
+) -> Comparison:
+    """Warm everyone up, then ``rounds`` rounds; each starts with another system.
 
     Raises:
         RuntimeError: a system gave another number of tokens than it was asked for.
     """
-    results: dict[str, list[tuple[WaveResult, ...]]] = {system.name: [] for system in systems}
-    for system in systems:
-        on_run(system.name, WARM_UP)
+    taking_part = [system for system in systems if system.info.name in workload.systems]
+    warm_up = shortened(workload)
+    for system in taking_part:
+        on_run(system.info.name, WARM_UP)
         system.prepare(workload)
-        for wave in token_requests(shortened(workload), WARM_UP, vocab_size):
+        for wave in token_requests(warm_up, WARM_UP, vocab_size):
             system.run(wave)
-    for repeat in range(repeats):
-        waves = token_requests(workload, repeat, vocab_size)
-        turn = repeat % len(systems)
-        for system in (*systems[turn:], *systems[:turn]):
-            on_run(system.name, repeat)
-            run = tuple(system.run(wave) for wave in waves)
-            for wave, result in zip(waves, run, strict=True):
-                asked = [request.num_output for request in wave]
-                given = [len(output) for output in result.outputs]
-                if asked != given:
-                    raise RuntimeError(f"{system.name}: asked for {asked} tokens, given {given}.")
-            results[system.name].append(run)
-    return [summarise(system.name, workload, results[system.name]) for system in systems]
-
-
-def summarise(system: str, workload: Workload, runs: Sequence[tuple[WaveResult, ...]]) -> Measurement:
-    """``runs``: per repeat the results of its waves."""
-    num_output = sum(shape.num_output for wave in workload.waves for shape in wave)
-    num_prompt = sum(shape.num_prompt for wave in workload.waves for shape in wave)
-    seconds = tuple(tuple(result.seconds for result in run) for run in runs)
-    forwards = [sum(result.num_forwards or 0 for result in run) for run in runs]
-    is_counted = all(result.num_forwards is not None for run in runs for result in run)
-    return Measurement(
-        system=system,
-        workload=workload.name,
-        unit=workload.unit,
-        rates=tuple(_rate(workload, waves, num_output, num_prompt) for waves in seconds),
-        seconds=seconds,
-        cpu_seconds=tuple(sum(result.cpu_seconds for result in run) for run in runs),
-        first_ids=tuple(tuple(ids[0] for result in run for ids in result.outputs) for run in runs),
-        num_forwards=int(median(forwards)) if is_counted else None,
-        num_output=num_output,
-        num_prompt=num_prompt,
+    left_out: dict[str, str] = {}
+    if workload.picks_format:
+        taking_part, left_out = _pick_formats(taking_part, workload, vocab_size, on_run)
+    runs: dict[str, dict[int, Run]] = {system.info.name: {} for system in taking_part}
+    limits = []
+    busy = BusyClock()
+    for number in range(rounds):
+        limits.append(probe.sample())
+        turn = number % len(taking_part)
+        for system in (*taking_part[turn:], *taking_part[:turn]):
+            name = system.info.name
+            if number % workload.every.get(name, 1) == 0:
+                on_run(name, number)
+                runs[name][number] = _run(system, workload, number, vocab_size)
+    others = busy.others_share()
+    for system in taking_part:
+        system.close()
+    return Comparison(
+        workload,
+        tuple(Measurement(system.info, workload, runs[system.info.name]) for system in taking_part),
+        typical(limits),
+        others,
+        left_out,
     )
 
 
-def _rate(workload: Workload, waves: Sequence[float], num_output: int, num_prompt: int) -> float:
-    if workload.unit == "warm share":
-        return waves[-1] / waves[0]
-    return (num_output if workload.unit == "output tok/s" else num_prompt) / sum(waves)
+def _pick_formats(
+    systems: Sequence[System],
+    workload: Workload,
+    vocab_size: int,
+    on_run: Callable[[str, int], None],
+) -> tuple[list[System], dict[str, str]]:
+    """One whole round for every system that is one format among several; who is far from the fastest drops out."""
+    metric = METRICS[workload.metrics[0]]
+    figures: dict[str, dict[str, float]] = {}  # peer -> system -> figure
+    for system in systems:
+        if system.info.formats_of:
+            on_run(system.info.name, HEAT)
+            run = _run(system, workload, HEAT, vocab_size)
+            figures.setdefault(system.info.formats_of, {})[system.info.name] = metric.of(workload, run)
+    left_out = {}
+    for heat in figures.values():
+        fastest = metric.better(list(heat.values()))
+        for name, value in heat.items():
+            behind = metric.ratio(fastest, value)
+            if behind > NEAR_FASTEST:
+                left_out[name] = f"{1 / behind:.2f}x of its fastest format in the warm-up"
+    for system in systems:
+        if system.info.name in left_out:
+            system.close()
+    return [system for system in systems if system.info.name not in left_out], left_out
+
+
+def _run(system: System, workload: Workload, round_number: int, vocab_size: int) -> Run:
+    waves = token_requests(workload, round_number, vocab_size)
+    run = tuple(system.run(wave) for wave in waves)
+    for wave, result in zip(waves, run, strict=True):
+        asked = [request.num_output for request in wave]
+        given = [len(output) for output in result.outputs]
+        if asked != given:
+            raise RuntimeError(f"{system.info.name}: asked for {asked} tokens, given {given}.")
+    return run

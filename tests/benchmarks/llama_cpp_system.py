@@ -6,7 +6,6 @@ Source: https://github.com/ggml-org/llama.cpp/blob/master/examples/batched/batch
 from __future__ import annotations
 
 import ctypes
-import os
 import tempfile
 from collections import deque
 from collections.abc import Sequence
@@ -18,8 +17,8 @@ import llama_cpp
 import numpy as np
 import torch
 
-from tests.benchmarks.gguf_weights import write_bf16_gguf
-from tests.benchmarks.systems import Clock, System, WaveResult
+from tests.benchmarks.llama_cpp_models import GgufModel, load, start_backend, write_formats
+from tests.benchmarks.systems import Clock, System, SystemInfo, WaveResult, WeightSizes
 from tests.benchmarks.workloads import TokenRequest, Workload
 
 MAX_SEQS = 32
@@ -38,22 +37,27 @@ class _Sequence:
 
 
 class LlamaCpp:
-    """One model; a context sized for each workload. bfloat16 weights, llama.cpp's defaults for the rest."""
+    """One model; a context sized for each workload, with llama.cpp's defaults for all that is not named here."""
 
-    name = "llama.cpp"
-
-    def __init__(self, model: Any, num_threads: int, files: tempfile.TemporaryDirectory) -> None:
-        self._model = model
+    def __init__(self, model: GgufModel, num_threads: int, files: tempfile.TemporaryDirectory) -> None:
+        self.info = SystemInfo(
+            f"llama.cpp {model.format_name}",
+            model.weight_bytes,
+            "bf16" if model.format_name == "BF16" else "int8",
+            formats_of="llama.cpp",
+        )
+        self._model = model.handle
         self._num_threads = num_threads
-        self._files = files
-        self._vocab_size = llama_cpp.llama_vocab_n_tokens(llama_cpp.llama_model_get_vocab(model))
+        self._files = files  # lives as long as the models, which are mapped from it
+        self._vocab_size = llama_cpp.llama_vocab_n_tokens(llama_cpp.llama_model_get_vocab(model.handle))
         self._batch = llama_cpp.llama_batch_init(BATCH_TOKENS, 0, 1)
         self._context: Any = None
+        self._random = np.random.default_rng(0)
         self._kept: tuple[int, ...] = ()
         """Prompt that is still in the cache as sequence 0, for the next wave to share; as the server's slots do."""
 
     def prepare(self, workload: Workload) -> None:
-        self._drop_context()
+        self.close()
         seats = min(MAX_SEQS, max(len(wave) for wave in workload.waves))
         params = llama_cpp.llama_context_default_params()
         params.n_ctx = seats * (-(-workload.max_request_tokens // 256) * 256)
@@ -67,12 +71,23 @@ class LlamaCpp:
             raise RuntimeError(f"llama.cpp made no context of {params.n_ctx} tokens.")
 
     def run(self, requests: Sequence[TokenRequest]) -> WaveResult:
+        threads = torch.get_num_threads()
+        torch.set_num_threads(
+            1
+        )  # what is drawn between two of its steps must not keep a thread spinning beside it
+        try:
+            return self._run(requests)
+        finally:
+            torch.set_num_threads(threads)
+
+    def _run(self, requests: Sequence[TokenRequest]) -> WaveResult:
         clock = Clock()
         waiting = deque(enumerate(requests))
         free_ids = list(range(self._seats))[::-1]  # sequence 0 is handed out first
         running: list[_Sequence] = []
         outputs: list[tuple[int, ...]] = [()] * len(requests)
         num_forwards = 0
+        first_token_seconds = None
         while waiting or running:
             while waiting and free_ids:
                 index, request = waiting.popleft()
@@ -83,15 +98,17 @@ class LlamaCpp:
             if status != 0:
                 raise RuntimeError(f"llama_decode returned {status}.")
             num_forwards += 1
-            for sequence, token_id in zip(drawing, self._greedy(len(drawing)), strict=True):
+            for sequence, token_id in zip(drawing, self._draw(drawing), strict=True):
                 sequence.output.append(token_id)
+                if sequence.index == 0 and first_token_seconds is None:
+                    first_token_seconds = clock.seconds()
                 if len(sequence.output) == sequence.request.num_output:
                     outputs[sequence.index] = tuple(sequence.output)
                     running.remove(sequence)
                     free_ids.append(sequence.seq_id)
                     if sequence.seq_id == 0:
                         self._kept = sequence.request.prompt_token_ids
-        return clock.result(tuple(outputs), num_forwards)
+        return clock.result(tuple(outputs), num_forwards, first_token_seconds)
 
     def _make_room(self, seq_id: int, request: TokenRequest) -> int:
         """Empty the sequence, except for the prompt prefix it shares with the request. Returns its length."""
@@ -133,43 +150,34 @@ class LlamaCpp:
         batch.logits[place] = 0
         batch.n_tokens = place + 1
 
-    def _greedy(self, count: int) -> list[int]:
-        if not count:
+    def _draw(self, drawing: Sequence[_Sequence]) -> list[int]:
+        """Whole rows at once, which is cheaper than its own chain of samplers."""
+        if not drawing:
             return []
         pointer = llama_cpp.llama_get_logits(self._context)
         address = ctypes.cast(pointer, ctypes.POINTER(ctypes.c_float))
-        logits = np.ctypeslib.as_array(address, shape=(count, self._vocab_size))  # (count, V)
-        return torch.from_numpy(logits).argmax(-1).tolist()
+        logits = np.ctypeslib.as_array(address, shape=(len(drawing), self._vocab_size))  # (N, V)
+        temperature = drawing[0].request.temperature  # a wave has one
+        return draw(torch.from_numpy(logits), temperature, self._random)
 
     def close(self) -> None:
-        self._drop_context()
-        llama_cpp.llama_batch_free(self._batch)
-        llama_cpp.llama_model_free(self._model)
-        self._files.cleanup()
-
-    def _drop_context(self) -> None:
         if self._context:
             llama_cpp.llama_free(self._context)
         self._context, self._kept = None, ()
 
 
-@llama_cpp.llama_log_callback
-def _only_errors(level: int, text: bytes, _user_data: Any) -> None:
-    if level == 4:  # GGML_LOG_LEVEL_ERROR
-        os.write(2, text)
+def draw(logits: torch.Tensor, temperature: float, random: np.random.Generator) -> list[int]:
+    """One id a row of ``logits (N, V)``: the largest, or at a temperature by inverting the cumulated chances."""
+    if temperature == 0:
+        return logits.argmax(-1).tolist()
+    sums = (logits / temperature).softmax(-1).cumsum(-1)  # (N, V)
+    points = torch.from_numpy(random.random((len(logits), 1), dtype=np.float32)) * sums[:, -1:]  # (N, 1)
+    return torch.searchsorted(sums, points, right=True)[:, 0].clamp(max=logits.shape[1] - 1).tolist()
 
 
-def build_systems(folder: Path, dtype: str) -> list[System]:
-    """Writes the weights as a GGUF into a temporary folder, about as large as the model."""
-    if dtype != "bfloat16":
-        raise ValueError(f"dtype={dtype!r}: llama.cpp is compared in bfloat16 only.")
-    llama_cpp.llama_log_set(_only_errors, ctypes.c_void_p(0))
-    llama_cpp.llama_backend_init()
+def build_systems(folder: Path, sizes: WeightSizes) -> list[System]:
+    """Writes the weights in every format into a temporary folder, twice as large as the model in all."""
+    start_backend()
     files = tempfile.TemporaryDirectory(prefix="micro-vllm-bench-")
-    path = Path(files.name) / "model-bf16.gguf"
-    write_bf16_gguf(folder, path)
-    model = llama_cpp.llama_model_load_from_file(str(path).encode(), llama_cpp.llama_model_default_params())
-    if not model:
-        files.cleanup()
-        raise RuntimeError(f"llama.cpp could not load {path}.")
-    return [LlamaCpp(model, torch.get_num_threads(), files)]
+    paths = write_formats(folder, Path(files.name))
+    return [LlamaCpp(load(name, path), torch.get_num_threads(), files) for name, path in paths.items()]

@@ -1,86 +1,259 @@
-"""What scheduling and KV bookkeeping cost beside the model: their share of a decode step at 16 running requests."""
+"""What a step costs beside its forward pass: planning, building the batch, drawing, text, trace, a long queue."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from statistics import median
+from statistics import mean, median
 from time import perf_counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from micro_vllm import LLM
+from micro_vllm.config import CacheGroup, EngineConfig
+from micro_vllm.core.scheduler_output import ExecutionPlan, StepResult, StepTimings
+from micro_vllm.engine.engine import Engine
+from micro_vllm.engine.served_model import ServedModel
 from micro_vllm.model_loader import LoadedModel
-from tests.benchmarks.micro_vllm_system import MAX_MODEL_LEN, greedy
+from micro_vllm.trace import TraceLog
+from tests.benchmarks.micro_vllm_system import MAX_MODEL_LEN, exactly
 from tests.benchmarks.workloads import Shape, Workload, token_requests
 
-RUNNING = 16
-TARGET_SHARE = 0.03
-WORKLOAD = Workload(
-    "overhead", f"{RUNNING} at once: 64 in, 64 out", ((Shape(64, 64),) * RUNNING,), "output tok/s"
-)
+if TYPE_CHECKING:
+    from micro_vllm.native.prepare import NativeParts
+
+TARGET_SHARE = 0.05
+TARGET_WAITING = 1.5
+"""Times as long as without a queue: a step is O(running)."""
+TEMPERATURES = (0.0, 0.6)
+RUNNING = (1, 32)
+SHAPE = Shape(64, 64)
 
 
 @dataclass(frozen=True, slots=True)
 class Overhead:
-    """Seconds of one decode step, medians over all steps in which exactly 16 requests decode."""
+    """Decode steps in which exactly ``num_running`` requests decode."""
 
+    execution: str
+    num_running: int
+    temperature: float
     num_steps: int
     step: float
-    schedule: float
-    """Planning: budget, block allocation, building the plan."""
-    update: float
-    """Taking the tokens in: appending, hashing and registering full blocks."""
-    share: float
-    """(schedule + update) / step, over the sums of all these steps."""
+    """Seconds, the mean."""
+    forward: float
+    """Seconds of it in the model, logits included; the mean."""
+    parts: dict[str, float]
+    """Mean seconds of everything else. ``trace`` is a part of the others and not to be added."""
+
+    @property
+    def share(self) -> float:
+        """Of a step that is not the forward pass."""
+        return 1 - self.forward / self.step
 
 
-class _Stopwatch:
-    """Stands in for a bound method, calls it and adds up the time."""
+@dataclass(frozen=True, slots=True)
+class WaitingCost:
+    """Seconds of a step without its forward pass; medians."""
 
-    def __init__(self, method: Callable[..., Any]) -> None:
-        self._method = method
-        self.seconds = 0.0
+    num_running: int
+    num_waiting: int
+    none_waiting: float
+    many_waiting: float
+    schedule_none: float
+    schedule_many: float
 
-    def __call__(self, *args: Any) -> Any:
+    @property
+    def ratio(self) -> float:
+        return self.many_waiting / self.none_waiting
+
+
+class Stopwatch:
+    """Stands in for a function, calls it and adds up the time."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function = function
+        self._seconds = 0.0
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
         began = perf_counter()
         try:
-            return self._method(*args)
+            return self._function(*args, **kwargs)
         finally:
-            self.seconds += perf_counter() - began
+            self._seconds += perf_counter() - began
 
     def take(self) -> float:
-        seconds, self.seconds = self.seconds, 0.0
+        """Seconds since the last call of this."""
+        seconds, self._seconds = self._seconds, 0.0
         return seconds
 
 
-def measure_overhead(loaded: LoadedModel, repeats: int, max_model_len: int = MAX_MODEL_LEN) -> Overhead:
-    """No trace is attached, as in any run that nobody watches."""
-    llm = LLM(loaded, max_model_len=max_model_len)
+class _TimingExecutor:
+    """Hands everything on and keeps the runner's own timings of the last step."""
+
+    def __init__(self, executor: Any) -> None:
+        self._executor = executor
+        self.timings = StepTimings()
+
+    def execute(self, plan: ExecutionPlan) -> StepResult:
+        result: StepResult = self._executor.execute(plan)
+        self.timings = result.timings
+        return result
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._executor, name)
+
+
+def measure_overhead(
+    loaded: LoadedModel, parts: NativeParts | None, rounds: int, shape: Shape = SHAPE, **settings: Any
+) -> list[Overhead]:
+    """Alone and at 32, greedy and drawn; natively with ``parts``."""
+    return [
+        _measure(loaded, parts, rounds, shape, num_running, temperature, settings)
+        for num_running in RUNNING
+        for temperature in TEMPERATURES
+    ]
+
+
+def _measure(
+    loaded: LoadedModel,
+    parts: NativeParts | None,
+    rounds: int,
+    shape: Shape,
+    num_running: int,
+    temperature: float,
+    settings: dict[str, Any],
+) -> Overhead:
+    longest = min(MAX_MODEL_LEN, loaded.config.max_model_len)
+    llm = LLM(loaded, **{"max_model_len": longest, "trace": TraceLog(), **settings})
     engine = llm.engine
+    if parts is not None:
+        engine.use_native(parts)
+    executor = _TimingExecutor(engine.executor)
+    engine.executor = executor
     scheduler: Any = engine.scheduler
-    scheduler.schedule, scheduler.update = _Stopwatch(scheduler.schedule), _Stopwatch(scheduler.update)
-    rows: list[tuple[float, float, float]] = []  # (step, schedule, update)
-    for repeat in range(repeats):
-        (requests,) = token_requests(WORKLOAD, repeat, loaded.config.vocab_size)
-        for request in requests:
-            engine.add_request(
-                {"prompt_token_ids": list(request.prompt_token_ids)}, greedy(request.num_output)
-            )
+    tracer: Any = engine.tracer
+    scheduler.schedule = Stopwatch(scheduler.schedule)
+    scheduler.update = Stopwatch(scheduler.update)
+    tracer.emit = Stopwatch(tracer.emit)
+    workload = Workload("overhead", "", ((shape,) * num_running,), (), (), temperature)
+    rows: list[dict[str, float]] = []
+    for number in range(-1, rounds):  # the first one only warms up
+        (requests,) = token_requests(workload, number, engine.model.vocab_size)
+        streams = [
+            _add(engine, request.prompt_token_ids, shape.num_output, temperature) for request in requests
+        ]
         num_outputs: dict[str, int] = {}
         while engine.has_unfinished_requests():
             began = perf_counter()
             outputs = engine.step()
-            row = (perf_counter() - began, scheduler.schedule.take(), scheduler.update.take())
+            step = perf_counter() - began
+            timings = executor.timings
+            row = {
+                "step": step,
+                "forward": timings.forward,
+                "schedule": scheduler.schedule.take(),
+                "build": timings.build,
+                "sample": timings.sample,
+                "take in": scheduler.update.take(),
+                "text": sum(stream.take() for stream in streams),
+                "trace": tracer.emit.take(),
+            }
             decoding = [output for output in outputs if num_outputs.get(output.request_id, 0) > 0]
-            if len(decoding) == len(outputs) == RUNNING and not any(output.finished for output in outputs):
+            whole = len(decoding) == len(outputs) == num_running
+            if whole and number >= 0 and not any(output.finished for output in outputs):
                 rows.append(row)
             num_outputs |= {output.request_id: len(output.outputs[0].token_ids) for output in outputs}
     llm.close()
-    steps, schedules, updates = zip(*rows, strict=True)
+    means = {name: mean(row[name] for row in rows) for name in rows[0]}
+    step, forward = means.pop("step"), means.pop("forward")
+    rest = step - forward - sum(seconds for name, seconds in means.items() if name != "trace")
     return Overhead(
+        execution="eager" if parts is None else "native",
+        num_running=num_running,
+        temperature=temperature,
         num_steps=len(rows),
-        step=median(steps),
-        schedule=median(schedules),
-        update=median(updates),
-        share=(sum(schedules) + sum(updates)) / sum(steps),
+        step=step,
+        forward=forward,
+        parts={**means, "rest": rest},
     )
+
+
+def _add(engine: Engine, prompt: Sequence[int], num_output: int, temperature: float) -> Stopwatch:
+    """Queue a request whose making of text is timed."""
+    has_text = engine.model.tokenizer is not None
+    params = exactly(num_output, temperature, detokenize=has_text)
+    request_id = engine.add_request({"prompt_token_ids": list(prompt)}, params)
+    stream: Any = engine._streams[request_id]
+    stream.take = Stopwatch(stream.take)
+    watch: Stopwatch = stream.take
+    return watch
+
+
+# ---------------------------------------------------------------- a long queue
+
+
+class _InstantExecutor:
+    """No model: every request that draws gets the same token at once."""
+
+    def __init__(self) -> None:
+        self._seconds = 0.0
+
+    def block_bytes(self, groups: Sequence[CacheGroup], block_size: int) -> int:
+        return block_size
+
+    def num_blocks_that_fit(self, groups: Sequence[CacheGroup], block_size: int, memory_bytes: int) -> int:
+        return memory_bytes // block_size
+
+    def initialize_cache(self, groups: Sequence[CacheGroup], block_size: int, num_blocks: int) -> None:
+        """There is none."""
+
+    def execute(self, plan: ExecutionPlan) -> StepResult:
+        began = perf_counter()
+        result = StepResult({row.request_id: 7 for row in plan.scheduled if row.samples})
+        self._seconds += perf_counter() - began
+        return result
+
+    def take(self) -> float:
+        seconds, self._seconds = self._seconds, 0.0
+        return seconds
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+def measure_waiting(num_waiting: int = 10_000, num_running: int = 32, num_steps: int = 300) -> WaitingCost:
+    """Two engines take turns step by step: one has a queue behind its running requests."""
+    engines = [_queueing(num_running, count, num_steps) for count in (0, num_waiting)]
+    seconds: list[list[tuple[float, float]]] = [[], []]  # of each engine: (step, schedule)
+    for _ in range(num_steps):
+        for index, engine in enumerate(engines):
+            executor: Any = engine.executor
+            schedule: Any = engine.scheduler.schedule
+            began = perf_counter()
+            engine.step()
+            step = perf_counter() - began - executor.take()
+            seconds[index].append((step, schedule.take()))
+    none, many = ([median(column) for column in zip(*rows, strict=True)] for rows in seconds)
+    for engine, count in zip(engines, (0, num_waiting), strict=True):
+        stats = engine.stats()
+        if (stats.num_running, stats.num_waiting) != (num_running, count):
+            raise RuntimeError(f"{stats} instead of {num_running} running and {count} waiting.")
+        engine.close()
+    return WaitingCost(num_running, num_waiting, none[0], many[0], none[1], many[1])
+
+
+def _queueing(num_running: int, num_waiting: int, num_steps: int) -> Engine:
+    length = 32 + num_steps
+    config = EngineConfig(
+        model="instant",
+        max_num_seqs=num_running,
+        max_model_len=length,
+        num_gpu_blocks_override=num_running * (length // 16 + 2),
+        trace=TraceLog(),
+    )
+    model = ServedModel("instant", (None,) * 4, vocab_size=1000, max_position_embeddings=length)
+    engine = Engine(config, executor=_InstantExecutor(), model=model)
+    scheduler: Any = engine.scheduler
+    scheduler.schedule = Stopwatch(scheduler.schedule)
+    for index in range(num_running + num_waiting):
+        engine.add_request([300 + index % 500] * 8, exactly(num_steps + 8))
+    return engine

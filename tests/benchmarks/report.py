@@ -1,88 +1,39 @@
-"""Measurements as a table, ratios and JSON."""
+"""Comparisons as tables, verdicts and JSON."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from statistics import median
 from typing import Any
 
-from tests.benchmarks.compare import Measurement
-from tests.benchmarks.machine import Machine
-from tests.benchmarks.overhead import TARGET_SHARE, Overhead
-from tests.benchmarks.systems import OURS
-from tests.benchmarks.workloads import WORKLOADS
+from tests.benchmarks.compare import Comparison, Measurement
+from tests.benchmarks.machine import Limits, Machine
+from tests.benchmarks.metrics import METRICS
+from tests.benchmarks.overhead import TARGET_SHARE, TARGET_WAITING, Overhead, WaitingCost
+from tests.benchmarks.systems import SystemInfo, WeightSizes
+from tests.benchmarks.targets import OwnTarget, Ratio, Target, Verdict, judge, our_best, ratio, read_share
+from tests.benchmarks.workloads import OURS, WORKLOADS
 
-TARGETS = {
-    ("alone", "transformers generate"): 1.2,
-    ("mixed16", "transformers continuous batching"): 2.5,
-}
-"""(workload, peer) -> how many times its speed ours should have. Reported, never asserted."""
-
-
-@dataclass(frozen=True, slots=True)
-class ModelSize:
-    """What a forward pass costs at least."""
-
-    name: str
-    weight_bytes: int
-    """Read once in every forward pass (a tied head and embedding count once)."""
-    layer_parameters: int
-    head_parameters: int
+BUSY = 0.05
+"""Share of the cores taken by others from which on a table says so loudly."""
 
 
-@dataclass(frozen=True, slots=True)
-class Ratio:
-    """How we stand against one peer on one workload; above 1 we are better."""
-
-    workload: str
-    peer: str
-    value: float
-    target: float | None = None
-    by_cpu_time: float | None = None
-    """The same by CPU time; on a busy machine the steadier figure."""
-
-
-def ratios(measurements: Sequence[Measurement]) -> list[Ratio]:
-    """Ours over the peer's, from medians. Where a smaller figure is better, the peer's over ours."""
-    ours = {one.workload: one for one in measurements if one.system == OURS}
-    found = []
-    for peer in measurements:
-        if peer.system == OURS or peer.workload not in ours:
-            continue
-        value = ours[peer.workload].median_rate / peer.median_rate
-        if peer.unit == "warm share":
-            value = 1 / value
-        target = TARGETS.get((peer.workload, peer.system))
-        found.append(Ratio(peer.workload, peer.system, value, target, _cpu_ratio(ours[peer.workload], peer)))
-    return found
-
-
-def _cpu_ratio(ours: Measurement, peer: Measurement) -> float | None:
-    mine, theirs = median(ours.cpu_seconds), median(peer.cpu_seconds)
-    return theirs / mine if mine and peer.unit != "warm share" else None
-
-
-def read_gb_per_s(measurement: Measurement, size: ModelSize) -> float | None:
-    """Weight bytes read a second, if every forward pass reads all weights once."""
-    if measurement.num_forwards is None:
-        return None
-    return size.weight_bytes * measurement.num_forwards / measurement.median_seconds / 1e9
-
-
-def gflop_per_s(measurement: Measurement, size: ModelSize) -> float:
+def gflop_per_s(one: Measurement, sizes: WeightSizes) -> float:
     """Products of the layers for every token, of the head for every drawn token; attention not counted."""
-    tokens = measurement.num_prompt + measurement.num_output
-    flop = 2 * (size.layer_parameters * tokens + size.head_parameters * measurement.num_output)
-    return flop / measurement.median_seconds / 1e9
+    tokens = one.workload.num_prompt + one.workload.num_output
+    flop = 2 * (sizes.layer_parameters * tokens + sizes.head_parameters * one.workload.num_output)
+    return flop / one.median_seconds / 1e9
 
 
-def first_token_agreement(ours: Measurement, peer: Measurement) -> float:
-    """Share of answers that start with the same token."""
+def first_token_agreement(ours: Measurement, peer: Measurement) -> float | None:
+    """Share of answers that start with the same token; None where they are drawn."""
+    if ours.workload.temperature:
+        return None
     pairs = [
         (mine, theirs)
-        for run, other in zip(ours.first_ids, peer.first_ids, strict=True)
-        for mine, theirs in zip(run, other, strict=True)
+        for number in ours.runs.keys() & peer.runs.keys()
+        for mine, theirs in zip(ours.first_ids(number), peer.first_ids(number), strict=True)
     ]
     return sum(mine == theirs for mine, theirs in pairs) / len(pairs)
 
@@ -90,91 +41,194 @@ def first_token_agreement(ours: Measurement, peer: Measurement) -> float:
 # ---------------------------------------------------------------- text
 
 
-def machine_lines(machine: Machine, size: ModelSize) -> list[str]:
+def head_lines(machine: Machine, limits: Limits, model: str, systems: Sequence[SystemInfo]) -> list[str]:
+    """The machine, and what each system reads in a step."""
     versions = ", ".join(f"{name} {version}" for name, version in machine.versions.items())
-    limit = machine.read_gb_per_s * 1e9 / size.weight_bytes
-    return [
+    lines = [
         f"machine   {machine.processor}, {machine.num_cores} cores, {machine.num_threads} threads, "
         f"load {machine.load_average:.1f}",
-        f"measured  memory reads {machine.read_gb_per_s:.0f} GB/s, "
-        f"bfloat16 products {machine.gemm_gflop_per_s:.0f} GFLOP/s",
-        f"model     {size.name}, {size.weight_bytes / 1e6:.0f} MB of bfloat16 weights: "
-        f"one request alone can reach {limit:.0f} tok/s here",
+        f"measured  memory reads {limits.read_gb_per_s:.0f} GB/s; products of {_products(limits)}; again in every "
+        "round below",
+        f"model     {model}",
         f"versions  {versions}",
+        "weights   read in a step, and how many steps a second that allows:",
     ]
-
-
-def workload_lines(measurements: Sequence[Measurement], machine: Machine, size: ModelSize) -> list[str]:
-    """The table of one workload, ours first."""
-    ours = next(one for one in measurements if one.system == OURS)
-    by_peer = {ratio.peer: ratio for ratio in ratios(measurements)}
-    lines = [f"{ours.workload}: {WORKLOADS[ours.workload].title}"]
-    for one in measurements:
-        spread = f"({_figure(one.unit, min(one.rates))} to {_figure(one.unit, max(one.rates))})"
-        line = (
-            f"  {one.system:34} {_figure(one.unit, one.median_rate):>7} {one.unit:12} {spread:20} "
-            f"{_achieved(one, machine, size)}"
-        )
-        if one.system in by_peer:
-            ratio = by_peer[one.system]
-            line += f"  ours is {ratio.value:.2f}x"
-            if ratio.target is not None:
-                line += f" (target {ratio.target}x: {'met' if ratio.value >= ratio.target else 'MISSED'})"
-            if ratio.by_cpu_time is not None:
-                line += f", {ratio.by_cpu_time:.2f}x by CPU time"
-            line += f", same first token {first_token_agreement(ours, one):.0%}"
-        lines.append(line.rstrip())
+    for system in systems:
+        rate = limits.read_gb_per_s * 1e9 / system.weight_bytes
+        lines.append(f"  {system.name:34} {system.weight_bytes / 1e6:6.0f} MB {rate:6.0f} /s")
     return lines
 
 
-def overhead_lines(overhead: Overhead) -> list[str]:
-    verdict = "met" if overhead.share < TARGET_SHARE else "MISSED"
+def _products(limits: Limits) -> str:
+    return f"bfloat16 {limits.bf16_gflop_per_s:.0f} GFLOP/s, int8 {limits.int8_gop_per_s:.0f} GOP/s"
+
+
+def comparison_lines(comparison: Comparison, sizes: WeightSizes, installed: Sequence[str]) -> list[str]:
+    """The table of one workload. ``installed``: systems that exist in this run, whether they take part or not."""
+    workload, ours = comparison.workload, our_best(comparison)
+    lines = [f"{workload.name}: {workload.title}"]
+    for one in comparison.measurements:
+        lines.append(_line(one, ours, comparison.limits, sizes))
+    for name, reason in comparison.left_out.items():
+        lines.append(f"  {name:32} not run: {reason}")
+    absent = [name for name in installed if name not in workload.systems]
+    if absent:
+        lines.append(f"  not part of this workload: {', '.join(absent)}")
+    others = comparison.others_share
+    if others is None:
+        meanwhile = "other programs: not known"
+    else:
+        meanwhile = f"other programs took {others:.0%} of the cores" + (
+            ": TOO BUSY for figures to trust" if others > BUSY else ""
+        )
+    limits = comparison.limits
+    lines.append(
+        f"  meanwhile: memory reads {limits.read_gb_per_s:.0f} GB/s, products of {_products(limits)}; {meanwhile}"
+    )
+    return lines
+
+
+def _line(one: Measurement, ours: Measurement | None, limits: Limits, sizes: WeightSizes) -> str:
+    first, *more = (METRICS[name] for name in one.workload.metrics)
+    values = one.values(first.name)
+    line = f"  {one.system.name:32} {first.text(median(values)):>10}"
+    least, most = (first.text(value).split()[0] for value in (min(values), max(values)))
+    line += f" ({least} to {most}, {len(values)} rounds)"
+    if ours is not None and one.system.name != ours.system.name:
+        against = ratio(ours, one, first.name)
+        line += f"  ours {against.value:.2f}x"
+        if against.by_cpu_time is not None:
+            line += f" ({against.by_cpu_time:.2f}x by CPU time)"
+    for metric in more:
+        line += f"; {metric.name} {metric.text(one.median(metric.name))}"
+    if "warm share" not in one.workload.metrics:  # where tokens come from the cache, work is not known
+        if shares := read_share(one, limits.read_gb_per_s):
+            line += f"; reads {median(shares):.0%}"
+        rate = gflop_per_s(one, sizes)
+        line += f"; products {rate:.0f} GFLOP/s ({rate / limits.products(one.system.arithmetic):.0%})"
+    if ours is not None and one.system.name not in OURS:
+        agreement = first_token_agreement(ours, one)
+        line += "" if agreement is None else f"; same first token {agreement:.0%}"
+    return line
+
+
+def verdict_lines(judged: Sequence[tuple[Target | OwnTarget, Verdict | None]]) -> list[str]:
+    """The table of targets."""
+    if not judged:
+        return []
+    return ["targets", *(_verdict_line(target, verdict) for target, verdict in judged)]
+
+
+def _verdict_line(target: Target | OwnTarget, verdict: Verdict | None) -> str:
+    if isinstance(target, OwnTarget):
+        what = f"{target.workload} {target.what}"
+        edge = "at most" if target.aim < target.at_least else "at least"
+        wanted = f"{edge} {target.at_least:.0%}, aim {target.aim:.0%}"
+    else:
+        by = "" if target.metric == WORKLOADS[target.workload].metrics[0] else f", {target.metric}"
+        what = f"{target.workload} against {target.against}{by}"
+        wanted = f"at least {target.at_least}x, aim {target.aim}x"
+    if verdict is None:
+        return f"  {what:60} not measured ({wanted})"
+
+    def figure(value: float) -> str:
+        return f"{value:.1%}" if isinstance(target, OwnTarget) else f"{value:.2f}x"
+
+    state = "aim reached" if verdict.reaches_aim else "met" if verdict.is_met else "MISSED"
+    who = f"{verdict.system} / {verdict.peer}" if verdict.peer else verdict.system
+    spread = f"{figure(verdict.least)} to {figure(verdict.most)} by round"
+    return f"  {what:60} {figure(verdict.value):>7} ({wanted}): {state}; {spread}; {who}"
+
+
+def overhead_lines(overheads: Sequence[Overhead]) -> list[str]:
+    """Shares of a step that are not the model's."""
+    lines = ["overhead: all of a step that is not the forward pass; text is made and a trace is kept"]
+    for one in overheads:
+        verdict = "met" if one.share < TARGET_SHARE else "MISSED"
+        parts = ", ".join(f"{name} {seconds * 1e6:.0f}" for name, seconds in one.parts.items())
+        lines.append(
+            f"  {one.execution:6} {one.num_running:2} running, temperature {one.temperature:g}: {one.share:.1%} of "
+            f"{one.step * 1e3:.2f} ms (target below {TARGET_SHARE:.0%}: {verdict}); µs: {parts}; "
+            f"{one.num_steps} steps"
+        )
+    return lines
+
+
+def waiting_lines(cost: WaitingCost) -> list[str]:
+    """What a queue costs."""
+    verdict = "met" if cost.ratio < TARGET_WAITING else "MISSED"
     return [
-        f"overhead: scheduling and KV bookkeeping at 16 running requests, {overhead.num_steps} decode steps",
-        f"  step {overhead.step * 1e3:.2f} ms, schedule {overhead.schedule * 1e3:.3f} ms, "
-        f"update {overhead.update * 1e3:.3f} ms: {overhead.share:.2%} of the step "
-        f"(target below {TARGET_SHARE:.0%}: {verdict})",
+        f"queue: a step of {cost.num_running} running, but for its forward pass: {cost.none_waiting * 1e6:.0f} µs with "
+        f"0 waiting, {cost.many_waiting * 1e6:.0f} µs with {cost.num_waiting:,} waiting: {cost.ratio:.2f}x "
+        f"(target below {TARGET_WAITING}x: {verdict}); scheduling alone {cost.schedule_none * 1e6:.0f} and "
+        f"{cost.schedule_many * 1e6:.0f} µs"
     ]
 
 
-def _figure(unit: str, rate: float) -> str:
-    if unit == "warm share":
-        return f"{rate:.1%}"
-    return f"{rate:.1f}" if rate < 100 else f"{rate:.0f}"
-
-
-def _achieved(one: Measurement, machine: Machine, size: ModelSize) -> str:
-    """What of the machine was used: memory where tokens are drawn, arithmetic where prompts are read."""
-    if one.unit == "prompt tok/s":
-        rate = gflop_per_s(one, size)
-        return f"{rate:6.0f} GFLOP/s ({rate / machine.gemm_gflop_per_s:.0%})"
-    read = read_gb_per_s(one, size)
-    if read is None or one.unit == "warm share":
-        return " " * 18
-    return f"{read:6.1f} GB/s ({read / machine.read_gb_per_s:.0%})"
+# ---------------------------------------------------------------- JSON
 
 
 def as_json(
     machine: Machine,
-    size: ModelSize,
-    measurements: Sequence[Measurement],
-    overhead: Overhead | None,
+    model: str,
+    sizes: WeightSizes,
+    comparisons: Mapping[str, Comparison],
+    overheads: Sequence[Overhead],
+    waiting: WaitingCost | None,
 ) -> dict[str, Any]:
     """Everything that was measured, as plain JSON values."""
     return {
-        "format": 1,
+        "format": 2,
         "machine": asdict(machine),
-        "model": asdict(size),
-        "measurements": [
-            asdict(one)
-            | {
-                "median_rate": one.median_rate,
-                "median_seconds": one.median_seconds,
-                "read_gb_per_s": read_gb_per_s(one, size),
-                "gflop_per_s": gflop_per_s(one, size),
-            }
-            for one in measurements
-        ],
-        "ratios": [asdict(ratio) for ratio in ratios(measurements)],
-        "overhead": asdict(overhead) if overhead else None,
+        "model": {"name": model, **asdict(sizes)},
+        "workloads": {name: _comparison(one, sizes) for name, one in comparisons.items()},
+        "targets": [_judged(target, verdict) for target, verdict in judge(comparisons)],
+        "overhead": [asdict(one) | {"share": one.share} for one in overheads],
+        "waiting": None if waiting is None else asdict(waiting) | {"ratio": waiting.ratio},
     }
+
+
+def _comparison(comparison: Comparison, sizes: WeightSizes) -> dict[str, Any]:
+    ours = our_best(comparison)
+    ratios: list[Ratio] = []
+    if ours is not None:
+        peers = [one for one in comparison.measurements if one is not ours]
+        ratios = [ratio(ours, peer, comparison.workload.metrics[0]) for peer in peers]
+    return {
+        "title": comparison.workload.title,
+        "limits": asdict(comparison.limits),
+        "others_share": comparison.others_share,
+        "left_out": dict(comparison.left_out),
+        "ratios": [asdict(one) for one in ratios],
+        "systems": [_measurement(one, comparison.limits, sizes) for one in comparison.measurements],
+    }
+
+
+def _measurement(one: Measurement, limits: Limits, sizes: WeightSizes) -> dict[str, Any]:
+    shares = read_share(one, limits.read_gb_per_s)
+    return asdict(one.system) | {
+        "rounds": list(one.runs),
+        "metrics": {
+            name: {"median": one.median(name), "values": one.values(name)} for name in one.workload.metrics
+        },
+        "wave_seconds": [[wave.seconds for wave in run] for run in one.runs.values()],
+        "cpu_seconds": one.cpu_seconds,
+        "num_forwards": one.num_forwards,
+        "read_share": median(shares) if shares else None,
+        "gflop_per_s": gflop_per_s(one, sizes),
+    }
+
+
+def _judged(target: Target | OwnTarget, verdict: Verdict | None) -> dict[str, Any]:
+    found: dict[str, Any] = asdict(target)
+    if verdict is not None:
+        found |= {
+            "system": verdict.system,
+            "peer": verdict.peer,
+            "value": verdict.value,
+            "least": verdict.least,
+            "most": verdict.most,
+            "is_met": verdict.is_met,
+            "reaches_aim": verdict.reaches_aim,
+        }
+    return found

@@ -1,141 +1,132 @@
-"""Ratios and rates from made-up timings; turns; nothing here depends on how fast the machine is."""
+"""Tables and JSON from made-up timings; nothing here depends on how fast the machine is."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 
 import pytest
 
-from tests.benchmarks.compare import WARM_UP, Measurement, compare, summarise
+from tests.benchmarks.compare import Comparison
 from tests.benchmarks.machine import Machine
-from tests.benchmarks.overhead import Overhead
+from tests.benchmarks.made_up import LIMITS, SIZES, comparison, measurement, system_info
+from tests.benchmarks.overhead import Overhead, WaitingCost
 from tests.benchmarks.report import (
-    ModelSize,
     as_json,
+    comparison_lines,
     first_token_agreement,
     gflop_per_s,
+    head_lines,
     overhead_lines,
-    ratios,
-    read_gb_per_s,
-    workload_lines,
+    verdict_lines,
+    waiting_lines,
 )
-from tests.benchmarks.systems import OURS, WaveResult
-from tests.benchmarks.workloads import WORKLOADS, Shape, TokenRequest, Workload
+from tests.benchmarks.targets import judge
+from tests.benchmarks.workloads import CONTINUOUS, GENERATE, LLAMA_CPP, NATIVE, WORKLOADS
 
-MACHINE = Machine("processor", 2, 2, 40.0, 400.0, {"torch": "2.13.0"}, 0.5)
-SIZE = ModelSize("model", 200_000_000, 90_000_000, 10_000_000)
-TINY = Workload("alone", "tiny", ((Shape(6, 10),),), "output tok/s")
-SHARED = Workload("shared1024", "shared", ((Shape(6, 1, num_shared=4),),) * 2, "warm share")
-
-
-def result(
-    seconds: float, num_output: int = 10, first: int = 7, num_forwards: int | None = None
-) -> WaveResult:
-    return WaveResult(seconds, ((first, *[0] * (num_output - 1)),), 2 * seconds, num_forwards)
+MACHINE = Machine("processor", 2, 2, {"torch": "2.13.0"}, 0.5)
+W1, W5 = WORKLOADS["W1"], WORKLOADS["W5"]
+Q8 = LLAMA_CPP[0]
+OVERHEAD = Overhead("native", 1, 0.0, 62, 0.005, 0.0048, {"schedule": 0.0001, "sample": 0.0001})
+WAITING = WaitingCost(32, 10_000, 0.0002, 0.00022, 0.0001, 0.00011)
 
 
-def measured(system: str, seconds: Sequence[float], workload: Workload = TINY, **kwargs) -> Measurement:
-    return summarise(system, workload, [(result(s, **kwargs),) for s in seconds])
+def test_products_are_counted_for_every_token_and_the_head_for_every_drawn_one():
+    one = measurement(NATIVE, W1, [2.0])
+    assert gflop_per_s(one, SIZES) == pytest.approx(2 * (0.09 * (64 + 128) + 0.01 * 128) / 2.0)
 
 
-def test_rate_is_the_median_of_tokens_over_seconds():
-    one = measured(OURS, [1.0, 0.5, 2.0])
-    assert one.rates == (10.0, 20.0, 5.0)
-    assert one.median_rate == 10.0
-    assert (one.num_output, one.num_prompt) == (10, 6)
-
-
-def test_ratio_is_ours_over_the_peers_with_its_target():
-    found = ratios(
-        [measured(OURS, [0.5]), measured("transformers generate", [1.0]), measured("llama.cpp", [0.25])]
+def test_table_of_a_workload():
+    found = Comparison(
+        W1,
+        (
+            measurement(NATIVE, W1, [0.5, 0.4, 0.64], num_forwards=128),
+            measurement(Q8, W1, [1.0, 1.0, 1.0], num_forwards=128),
+        ),
+        LIMITS,
+        0.01,
+        {"llama.cpp Q4_1": "0.50x of its fastest format in the warm-up"},
     )
-    assert [(r.peer, r.value, r.target, r.by_cpu_time) for r in found] == [
-        ("transformers generate", 2.0, 1.2, 2.0),
-        ("llama.cpp", 0.5, None, 0.5),
-    ]
+    title, ours, peer, out, *absent, meanwhile = comparison_lines(found, SIZES, [NATIVE, Q8, GENERATE])
+    assert title == "W1: one request: 64 in, 128 out"
+    assert "256 tok/s (200 to 320, 3 rounds)" in ours
+    assert "reads 64%" in ours
+    assert "ours" not in ours
+    assert "128 tok/s (128 to 128, 3 rounds)  ours 2.00x (2.00x by CPU time)" in peer
+    assert "same first token 100%" in peer
+    assert "llama.cpp Q4_1" in out
+    assert "not run: 0.50x" in out
+    assert not absent, "W1 is for everybody"
+    assert "memory reads 40 GB/s" in meanwhile
+    assert "other programs took 1% of the cores" in meanwhile
+    assert "BUSY" not in meanwhile
 
 
-def test_ratio_of_a_share_is_turned_round_because_less_is_better():
-    def share(system: str, cold: float, warm: float) -> Measurement:
-        return summarise(system, SHARED, [(result(cold, 1), result(warm, 1))])
-
-    (ratio,) = ratios([share(OURS, 2.0, 0.1), share("llama.cpp", 2.0, 0.4)])
-    assert ratio.value == pytest.approx(4.0)
-    assert ratio.by_cpu_time is None
-
-
-def test_achieved_rates_count_weights_once_a_forward_and_the_head_once_a_drawn_token():
-    one = measured(OURS, [2.0], num_forwards=10)
-    assert read_gb_per_s(one, SIZE) == pytest.approx(10 * 0.2 / 2.0)
-    assert gflop_per_s(one, SIZE) == pytest.approx(2 * (0.09 * 16 + 0.01 * 10) / 2.0)
-    assert read_gb_per_s(measured(OURS, [2.0]), SIZE) is None
+def test_table_says_who_is_not_part_of_it_and_when_the_machine_was_busy():
+    found = comparison(W5, measurement(NATIVE, W5, [10.0]), others=0.3)
+    *_, absent, meanwhile = comparison_lines(found, SIZES, [NATIVE, GENERATE, CONTINUOUS])
+    assert absent.strip() == f"not part of this workload: {GENERATE}"
+    assert "30% of the cores: TOO BUSY" in meanwhile
+    unknown = comparison_lines(comparison(W5, measurement(NATIVE, W5, [1.0]), others=None), SIZES, [])[-1]
+    assert "other programs: not known" in unknown
 
 
-def test_table_says_missed_and_met():
-    slow = workload_lines([measured(OURS, [1.0]), measured("transformers generate", [1.0])], MACHINE, SIZE)
-    fast = workload_lines([measured(OURS, [0.5]), measured("transformers generate", [1.0])], MACHINE, SIZE)
-    assert "ours is 1.00x (target 1.2x: MISSED)" in slow[-1]
-    assert "ours is 2.00x (target 1.2x: met)" in fast[-1]
-    over = Overhead(num_steps=9, step=0.04, schedule=0.002, update=0.001, share=0.075)
-    assert "7.50% of the step" in overhead_lines(over)[-1]
-    assert "MISSED" in overhead_lines(over)[-1]
+def test_verdicts_say_missed_met_and_aim_reached():
+    def lines(ours: float) -> list[str]:
+        pair = measurement(NATIVE, W1, [ours], num_forwards=128), measurement(Q8, W1, [1.0])
+        return verdict_lines(judge({"W1": comparison(W1, *pair)}))
+
+    assert "W1 against llama.cpp best" in lines(1.0)[1]
+    assert "1.00x (at least 1.1x, aim 1.4x): MISSED" in lines(1.0)[1]
+    assert "1.25x (at least 1.1x, aim 1.4x): met" in lines(0.8)[1]
+    assert "2.00x (at least 1.1x, aim 1.4x): aim reached" in lines(0.5)[1]
+    assert "64.0% (at least 55%, aim 75%): met" in lines(0.5)[2]
+    alone = verdict_lines(judge({"W1": comparison(W1, measurement(NATIVE, W1, [1.0]))}))
+    assert "not measured (at least 1.1x, aim 1.4x)" in alone[1]
+    assert verdict_lines([]) == []
 
 
-def test_first_token_agreement_is_a_share_of_all_answers():
-    ours = summarise(OURS, TINY, [(result(1.0, first=7),), (result(1.0, first=8),)])
-    peer = summarise("llama.cpp", TINY, [(result(1.0, first=7),), (result(1.0, first=9),)])
-    assert first_token_agreement(ours, peer) == 0.5
+def test_overhead_is_met_or_missed():
+    (_, met) = overhead_lines([OVERHEAD])
+    assert "native  1 running, temperature 0: 4.0% of 5.00 ms (target below 5%: met)" in met
+    assert "schedule 100, sample 100" in met
+    (_, missed) = overhead_lines([Overhead("native", 32, 0.6, 9, 0.02, 0.018, {})])
+    assert "10.0% of 20.00 ms (target below 5%: MISSED)" in missed
+
+
+def test_a_queue_that_costs_is_missed():
+    assert "200 µs with 0 waiting, 220 µs with 10,000 waiting: 1.10x" in waiting_lines(WAITING)[0]
+    assert "met" in waiting_lines(WAITING)[0]
+    slow = WaitingCost(32, 10_000, 0.0002, 0.02, 0.0001, 0.01)
+    assert "100.00x" in waiting_lines(slow)[0]
+    assert "MISSED" in waiting_lines(slow)[0]
+
+
+def test_first_token_agreement_is_a_share_of_all_answers_and_unknown_where_they_are_drawn():
+    w2 = WORKLOADS["W2"]
+    ours, same, other = (measurement(NATIVE, w2, [1.0, 1.0], first_id=first) for first in (7, 7, 8))
+    assert first_token_agreement(ours, same) == 1.0
+    assert first_token_agreement(ours, other) == 0.0
+    drawn = measurement(NATIVE, W5, [1.0])
+    assert first_token_agreement(drawn, drawn) is None
+
+
+def test_head_tells_what_a_step_reads_and_allows():
+    lines = head_lines(MACHINE, LIMITS, "model", [system_info(NATIVE)])
+    assert "100 MB" in lines[-1]
+    assert "400 /s" in lines[-1]
+    assert "int8 800 GOP/s" in lines[1]
 
 
 def test_json_holds_all_figures():
-    over = Overhead(num_steps=9, step=0.04, schedule=0.0002, update=0.0001, share=0.0075)
-    figures = json.loads(
-        json.dumps(as_json(MACHINE, SIZE, [measured(OURS, [0.5]), measured("llama.cpp", [1.0])], over))
-    )
-    assert [one["median_rate"] for one in figures["measurements"]] == [20.0, 10.0]
-    assert figures["ratios"][0]["value"] == 2.0
-    assert figures["overhead"]["share"] == 0.0075
-    assert figures["machine"]["read_gb_per_s"] == 40.0
-
-
-class FakeSystem:
-    """Answers with as many tokens as asked and writes down who was called when."""
-
-    def __init__(self, name: str, log: list[tuple[str, int]], num_missing: int = 0) -> None:
-        self.name = name
-        self._log = log
-        self._num_missing = num_missing
-
-    def prepare(self, workload: Workload) -> None:
-        self._log.append((self.name, WARM_UP))
-
-    def run(self, requests: Sequence[TokenRequest]) -> WaveResult:
-        self._log.append((self.name, requests[0].num_output))
-        return WaveResult(0.5, tuple((1,) * (r.num_output - self._num_missing) for r in requests), 1.0, 1)
-
-    def close(self) -> None:
-        pass
-
-
-def test_systems_take_turns_and_each_repeat_starts_with_another():
-    log: list[tuple[str, int]] = []
-    found = compare([FakeSystem(name, log) for name in (OURS, "b", "c")], WORKLOADS["alone"], 3, 1000)
-    assert [name for name, output in log if output == 128] == [OURS, "b", "c", "b", "c", OURS, "c", OURS, "b"]
-    assert [(one.system, len(one.rates), one.num_forwards) for one in found] == [
-        (OURS, 3, 1),
-        ("b", 3, 1),
-        ("c", 3, 1),
-    ]
-
-
-def test_warm_up_is_short_and_not_counted():
-    log: list[tuple[str, int]] = []
-    (one,) = compare([FakeSystem(OURS, log)], WORKLOADS["alone"], 1, 1000)
-    assert log == [(OURS, WARM_UP), (OURS, 4), (OURS, 128)]
-    assert one.rates == (256.0,)
-
-
-def test_a_system_that_gives_fewer_tokens_than_asked_is_an_error_not_a_fast_system():
-    with pytest.raises(RuntimeError, match=r"b: asked for \[128\] tokens, given \[127\]"):
-        compare([FakeSystem("b", [], num_missing=1)], WORKLOADS["alone"], 1, 1000)
+    found = {
+        "W1": comparison(W1, measurement(NATIVE, W1, [0.5], num_forwards=128), measurement(Q8, W1, [1.0]))
+    }
+    figures = json.loads(json.dumps(as_json(MACHINE, "model", SIZES, found, [OVERHEAD], WAITING)))
+    systems = figures["workloads"]["W1"]["systems"]
+    assert [one["metrics"]["output rate"]["median"] for one in systems] == [256.0, 128.0]
+    assert systems[0]["read_share"] == pytest.approx(0.64)
+    assert figures["workloads"]["W1"]["ratios"][0]["value"] == 2.0
+    assert [one.get("value") for one in figures["targets"]] == [2.0, pytest.approx(0.64)]
+    assert figures["overhead"][0]["share"] == pytest.approx(0.04)
+    assert figures["waiting"]["ratio"] == pytest.approx(1.1)
+    assert figures["machine"]["versions"] == {"torch": "2.13.0"}

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM, ContinuousBatchingConfig, GenerationConfig
 
-from tests.benchmarks.systems import Clock, System, WaveResult
-from tests.benchmarks.workloads import TokenRequest, Workload
+from tests.benchmarks.systems import Clock, System, SystemInfo, WaveResult, WeightSizes
+from tests.benchmarks.workloads import CONTINUOUS, GENERATE, TokenRequest, Workload
 
 MAX_BATCH = 32
 """Requests in one padded batch: as many as our engine seats by default."""
@@ -26,9 +26,8 @@ PAD = 0
 class Generate:
     """Batches of up to 32 in the order of arrival, padded on the left, as long as their longest answer."""
 
-    name = "transformers generate"
-
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: Any, weight_bytes: int) -> None:
+        self.info = SystemInfo(GENERATE, weight_bytes, "bf16")
         self._model = model
 
     def prepare(self, workload: Workload) -> None:
@@ -51,7 +50,7 @@ class Generate:
                 )
                 mask[row, longest - len(request.prompt_token_ids) :] = 1
             generated = self._model.generate(
-                input_ids, attention_mask=mask, generation_config=_greedy_config(num_output)
+                input_ids, attention_mask=mask, generation_config=_config(batch)
             )[:, longest:]  # (B, num_output)
             num_forwards += num_output
             outputs += [
@@ -61,15 +60,14 @@ class Generate:
         return clock.result(tuple(outputs), num_forwards)
 
     def close(self) -> None:
-        pass
+        """Nothing was kept."""
 
 
 class ContinuousBatching:
     """One persistent manager a workload, so that allocating its cache is not timed."""
 
-    name = "transformers continuous batching"
-
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: Any, weight_bytes: int) -> None:
+        self.info = SystemInfo(CONTINUOUS, weight_bytes, "bf16")
         self._model = model
         self._config: ContinuousBatchingConfig | None = None
 
@@ -84,7 +82,7 @@ class ContinuousBatching:
     @torch.inference_mode()
     def run(self, requests: Sequence[TokenRequest]) -> WaveResult:
         manager_context = self._model.continuous_batching_context_manager(
-            generation_config=_greedy_config(max(request.num_output for request in requests)),
+            generation_config=_config(requests),
             continuous_batching_config=self._config,
             persistent_manager=True,
         )
@@ -114,14 +112,21 @@ class ContinuousBatching:
         self._model.destroy_cached_continuous_batching_manager()
 
 
-def _greedy_config(num_output: int) -> GenerationConfig:
+def _config(requests: Sequence[TokenRequest]) -> GenerationConfig:
+    """Requests of a wave have one temperature."""
+    (temperature,) = {request.temperature for request in requests}
+    sampling = {"do_sample": True, "temperature": temperature, "top_k": 0, "top_p": 1.0}
     return GenerationConfig(
-        do_sample=False, max_new_tokens=num_output, min_new_tokens=None, eos_token_id=None, pad_token_id=PAD
+        **(sampling if temperature > 0 else {"do_sample": False}),
+        max_new_tokens=max(request.num_output for request in requests),
+        min_new_tokens=None,
+        eos_token_id=None,
+        pad_token_id=PAD,
     )
 
 
-def build_systems(folder: Path, dtype: str) -> list[System]:
+def build_systems(folder: Path, sizes: WeightSizes, dtype: torch.dtype = torch.bfloat16) -> list[System]:
     """Both systems on one copy of the weights."""
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, dtype)).eval()
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype).eval()
     model.generation_config.eos_token_id = None  # generate() fills what its config leaves open from here
-    return [Generate(model), ContinuousBatching(model)]
+    return [Generate(model, sizes.bf16_bytes), ContinuousBatching(model, sizes.bf16_bytes)]
