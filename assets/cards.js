@@ -94,7 +94,7 @@
   }
 
   function smallCard(index) {
-    const node = el("article", "mv-run-card");
+    const node = el("div", "mv-run-card");
     node.setAttribute("role", "listitem");
     const head = el("header");
     const names = [["span", "chip"], ["b", "label"], ["span", "prompt"], ["span", "status"]];
@@ -212,11 +212,11 @@
     const sum = told.sum, parts = [];
     if (told.live) {
       if (sum.paused) parts.push("the engine is paused");
-      parts.push(sum.running + " running", sum.waiting + " waiting" + (sum.unsent ? " (" + sum.unsent + " here)" : ""), sum.done + " of " + sum.total + " done");
+      parts.push(sum.running + " running", sum.waiting + " waiting" + (sum.unsent ? " (" + sum.unsent + " here)" : ""), sum.done + "/" + sum.total + " done");
     } else {
       parts.push(sum.done + " of " + sum.total + " in " + sum.seconds.toFixed(1) + " s", count(sum.tokens, "token"));
     }
-    parts.push(Math.round(sum.rate) + " tok/s", "prefix hits " + share(sum.cached, sum.prompt),
+    parts.push(Math.round(sum.rate) + " tok/s", share(sum.cached, sum.prompt) + " cached",
       count(sum.preempted, "preemption"));
     part(room, "sum").textContent = part(room, "sum").title = parts.join(" · ");
     part(room, "note").textContent = told.note;

@@ -37,8 +37,8 @@ CARDS = """
 </div>
 """
 COLUMN = """<section class="mv-pair-card" data-status="" aria-label="answer $name">
-  <h3><b>$name</b> <span data-card="chip"></span><span data-card="label"></span>
-    <span class="mv-status" data-card="status"></span></h3>
+  <h2><b>$name</b> <span data-card="chip"></span><span data-card="label"></span>
+    <span class="mv-status" data-card="status"></span></h2>
   <div class="mv-pair-text answer" data-card="text" tabindex="0" role="group" aria-label="text of answer $name"></div>
   <p class="mv-facts" data-card="facts"></p></section>"""
 EMPTY = "Nothing compared yet: one prompt, two ways of sampling, and you see where the answers part."

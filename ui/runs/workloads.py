@@ -134,9 +134,8 @@ def _long_among_short(setting: Setting) -> Built:
     chunks = -(-len(long_ids) // max(1, info.max_num_batched_tokens - 4))
     return Built(
         (*shorts[:4], long_item, *late),
-        f"Four stories are on their way when a prompt of {len(long_ids)} tokens arrives, and two more behind it. "
-        f"A step computes at most {info.max_num_batched_tokens} tokens, so it is read in about {chunks} "
-        f"step{'' if chunks == 1 else 's'}.",
+        f"Four stories are being written when a prompt of {len(long_ids)} tokens arrives, two more behind it. At "
+        f"{info.max_num_batched_tokens} tokens a step it is read in about {chunks} step{'' if chunks == 1 else 's'}.",
     )
 
 
