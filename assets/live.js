@@ -5,6 +5,7 @@
 
   // Milliseconds between questions: while something happens, while nothing does, hidden, and without a connection.
   const FAST = 100, CALM = 500, HIDDEN = 5000, OFFLINE = 3000, PATIENCE = 15000, BUSY = 2000;
+  const GLIMPSE = 40;         // pixels
 
   const charts = new Map();   // elem_id -> {box, figure, version, plotted, zoom}
   const panes = new Map();    // name -> {ask, show}
@@ -25,16 +26,17 @@
     return document.body.classList.contains("dark") ? "dark" : "light";
   }
 
+  // Only what somebody can see is made and drawn; a glimpse of a chart is not worth it.
   function inView(box) {
     const r = box.getBoundingClientRect();
-    return r.width > 0 && r.height > 0 && r.bottom > -100 && r.top < innerHeight + 100;
+    return r.width > 0 && r.height > 0 && r.bottom > GLIMPSE && r.top < innerHeight - GLIMPSE;
   }
 
   function question() {
     const asked = { viewer: viewer(), theme: theme(), charts: {}, panes: {} };
     for (const [id, chart] of charts) {
       if (!window.Plotly || document.hidden || !inView(chart.box)) continue;
-      asked.charts[id] = { w: chart.box.clientWidth, h: chart.box.clientHeight, version: chart.version };
+      asked.charts[id] = { w: chart.width, h: chart.height, version: chart.version };
     }
     for (const [name, one] of panes) {
       const wanted = one.ask();
@@ -128,10 +130,10 @@
 
   async function draw(chart) {
     // Hidden since it was asked for: the figure is kept, and drawn in full size when its box has one again.
-    if (!chart.figure || !chart.box.clientWidth || !chart.box.clientHeight) return;
+    if (!chart.figure || !chart.width || !chart.height) return;
     // The arrays are changed in place: datarevision is how Plotly is told.
     const layout = Object.assign({}, chart.figure.layout, { datarevision: chart.version,
-      width: chart.box.clientWidth, height: chart.box.clientHeight });
+      width: chart.width, height: chart.height });
     // Plotly writes into the axes that it is given; ours stay as the server knows them.
     for (const [name, axis] of Object.entries(layout))
       if (/^[xy]axis\d*$/.test(name)) layout[name] = Object.assign({}, axis, chart.zoom[name] && { range: chart.zoom[name].slice() });
@@ -167,10 +169,12 @@
 
   function chart(element, id, title) {
     const box = element.querySelector(".mv-plot");
-    const one = { box, title, figure: null, version: "", plotted: false, zoom: {} };
+    // Its size is noted when it changes: to ask for it between two drawings makes the browser lay out the whole page.
+    const one = { box, title, figure: null, version: "", plotted: false, zoom: {}, width: 0, height: 0 };
     charts.set(id, one);
     new ResizeObserver(() => {
-      if (!box.clientWidth || !box.clientHeight) return;
+      [one.width, one.height] = [box.clientWidth, box.clientHeight];
+      if (!one.width || !one.height) return;
       if (window.Plotly) draw(one);
       pollSoon();  // cells and labels are laid out for a size
     }).observe(box);
@@ -228,6 +232,7 @@
     window.microVLLM.rooms(element);
     window.microVLLM.follow("chat");
     document.addEventListener("visibilitychange", () => { if (!document.hidden) pollSoon(); });
+    document.addEventListener("scroll", awaken, { capture: true, passive: true });
     for (const kind of ["pointerup", "keyup"]) document.addEventListener(kind, awaken, { passive: true });
     pollSoon();
   }
@@ -277,7 +282,7 @@
   // What a chart holds, for tests and for whoever wants to look under the hood.
   function figure(id) {
     const one = charts.get(id);
-    return one && one.figure ? { figure: one.figure, width: one.box.clientWidth, height: one.box.clientHeight } : null;
+    return one && one.figure ? { figure: one.figure, width: one.width, height: one.height } : null;
   }
 
   window.microVLLM = Object.assign(window.microVLLM || {},
