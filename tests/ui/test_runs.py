@@ -102,9 +102,17 @@ def wait_until(condition: Callable[[], Any], seconds: float = 20) -> None:
         time.sleep(0.005)
 
 
-def item(label: str = "1", length: int = 20, max_tokens: int = 8, first: int = 0, **more: Any) -> RunItem:
+def item(
+    label: str = "1",
+    length: int = 20,
+    max_tokens: int = 8,
+    first: int = 0,
+    *,
+    logprobs: int | None = None,
+    **more: Any,
+) -> RunItem:
     ids = tuple((first + i) % 1000 for i in range(length))
-    return RunItem(label, f"prompt {label}", ids, params(max_tokens), **more)
+    return RunItem(label, f"prompt {label}", ids, params(max_tokens).clone(logprobs=logprobs), **more)
 
 
 def items(count: int, **more: Any) -> list[RunItem]:
@@ -132,8 +140,16 @@ def test_every_request_ends_on_its_card_with_its_facts(open_page):
     }  # fmt: skip
     assert page.visitors.live(page.visitor()) == ()
     assert page.num_free == 64
+
+
+def test_the_token_strip_gets_the_answers_that_ask_for_alternatives(open_page):
+    """The others would only push out what it can show."""
+    page = open_page()
+    page.start([item("1", logprobs=5), item("2", first=300), item("3", first=600, logprobs=5)])
+    requests = [card["request"] for card in page.ended()["cards"]]
     last = {request: count for _, request, count in page.tokens.seen}
-    assert sorted(last.values()) == [8] * 5, "the token strip did not get the whole answers"
+    assert last == {requests[0]: 8, requests[2]: 8}
+    assert {token for token, _, _ in page.tokens.seen} == {page.visitor().token}
 
 
 def test_all_that_starts_together_is_planned_by_one_step(open_page):
@@ -451,7 +467,7 @@ def test_a_fault_in_following_ends_the_run_and_not_the_follower(open_page, monke
         raise RuntimeError("the strip is torn")
 
     monkeypatch.setattr(page.tokens, "update", fail)
-    page.start([item("1", 20, 400)], "ada")
+    page.start([item("1", 20, 400, logprobs=5)], "ada")
     told = page.ended("ada")
     assert told["cards"][0]["status"] == "failed"
     assert "the strip is torn" in told["cards"][0]["reason"]
