@@ -98,6 +98,25 @@ def test_two_tabs_are_computed_in_one_batch(served, open_tab):
     assert 2 in sizes
 
 
+def test_four_tabs_stream_together(served, open_tab):
+    """P20, gradio #10453, #6749: nobody waits for another's answer to end."""
+    tabs = [open_tab(served.url) for _ in range(4)]
+    for number, tab in enumerate(tabs):
+        set_number(tab, "max-tokens", "300")
+        send(tab, f"Tab {number}")
+    served.wait_for(lambda h: h["running"] == 4, 20)
+    for tab in tabs:
+        wait_for_tokens(tab, 4)
+        assert "stop" in tab.locator("#stop").inner_text().lower()
+    assert served.health()["running"] == 4, "all of them were still being written when each had some tokens"
+    for tab in tabs:
+        tab.click("#stop")
+        wait_until_idle(tab)
+    served.wait_for(lambda h: h["running"] == 0 and h["free_blocks"] == h["num_blocks"], 10)
+    sizes = [len(event.rows) for event in served.log.since() if isinstance(event, StepPlanned)]
+    assert 4 in sizes, "one batch held all four"
+
+
 def test_closing_the_tab_aborts_its_request(served, open_tab):
     """P21, gradio #12159; E32."""
     tab = open_tab(served.url)
