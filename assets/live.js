@@ -117,15 +117,17 @@
   async function update(chart, change) {
     if (!chart) return;
     if (change.full) chart.figure = change.full;
-    else for (const [path, value] of change.patch) put(chart.figure, path, value);
+    else for (const [path, value, start, keep] of change.patch) put(chart.figure, path, value, start, keep);
     chart.version = change.version;
     await draw(chart);
   }
 
-  function put(target, path, value) {
+  // With `start` and `keep` a window has moved on: so much of the list stays, and `value` follows it.
+  function put(target, path, value, start, keep) {
     let at = target;
     for (let i = 0; i < path.length - 1; i++) at = at[path[i]];
-    at[path[path.length - 1]] = value;
+    const last = path[path.length - 1];
+    at[last] = keep === undefined ? value : at[last].slice(start, start + keep).concat(value);
   }
 
   async function draw(chart) {

@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
+from operator import ne
 from typing import Any
 
 import orjson
 
 from ui.charts.focus import Figure
 
+SHORTEST_WINDOW = 12
+MOST_MOVED = 33
+"""Steps between two frames, and more."""
 PATCHES_KEPT = 6
 """A tab that has missed fewer versions than that gets what changed, others the whole figure."""
 
@@ -103,32 +107,51 @@ class Frames:
 def changes(old: Any, new: Any) -> list[list[Any]]:
     """[[path, value], ...] that turns ``old`` into ``new``; a path is a list of keys and indices.
 
-    A list of another length, or mostly changed, is sent whole.
+    ``[path, tail, start, keep]``: of the list there ``keep`` values from ``start`` on stay, and ``tail`` follows them:
+    what windows over the newest steps do. Other lists that are mostly changed are sent whole.
     """
     found: list[list[Any]] = []
-    _compare(old, new, [], found)
+    if old != new:
+        _compare(old, new, [], found)
     return found
 
 
 def _compare(old: Any, new: Any, path: list[Any], found: list[list[Any]]) -> None:
-    if old is new:
-        return
+    """``old`` and ``new`` differ. Equal parts are skipped by one comparison each, which Python makes in C."""
     if isinstance(old, dict) and isinstance(new, dict) and old.keys() == new.keys():
         for key, value in new.items():
-            _compare(old[key], value, [*path, key], found)
+            before = old[key]
+            if before is not value and before != value:
+                _compare(before, value, [*path, key], found)
         return
-    if isinstance(old, list | tuple) and isinstance(new, list | tuple):
-        if old == new:
+    if isinstance(old, list | tuple) and isinstance(new, list | tuple) and len(old) == len(new) > 0:
+        moved = [i for i, differs in enumerate(map(ne, old, new)) if differs]
+        if isinstance(new[0], dict | list | tuple):
+            for i in moved:
+                _compare(old[i], new[i], [*path, i], found)
             return
-        if len(old) == len(new) > 0:
-            if isinstance(new[0], dict | list | tuple):
-                for i, (before, now) in enumerate(zip(old, new, strict=True)):
-                    _compare(before, now, [*path, i], found)
-                return
-            moved = [i for i, (before, now) in enumerate(zip(old, new, strict=True)) if before != now]
-            if len(moved) * 3 < len(new):
-                found.extend([[*path, i], new[i]] for i in moved)
-                return
-    elif old == new:
-        return
+        if len(moved) * 3 < len(new):
+            found.extend([[*path, i], new[i]] for i in moved)
+            return
+    if isinstance(old, list | tuple) and isinstance(new, list | tuple):
+        moved_on = _moved_on(old, new)
+        if moved_on is not None:
+            start, keep = moved_on
+            found.append([path, new[keep:], start, keep])
+            return
     found.append([path, new])
+
+
+def _moved_on(old: Any, new: Any) -> tuple[int, int] | None:
+    """(start, keep) such that ``new`` begins with ``old[start : start + keep]``, where that is most of it."""
+    if len(new) < SHORTEST_WINDOW:
+        return None
+    for start in range(min(MOST_MOVED, len(old))):
+        if old[start] != new[0]:
+            continue
+        keep = min(len(old) - start, len(new))
+        while keep * 3 > len(new) * 2:  # the newest values are still changing
+            if old[start : start + keep] == new[:keep]:
+                return start, keep
+            keep -= 1 if keep > len(new) - 3 else 4
+    return None

@@ -5,10 +5,12 @@ from __future__ import annotations
 import itertools
 import json
 
+import hypothesis
+import hypothesis.strategies
 import pytest
 
 import ui.scenes
-from tests.ui.support.looking import NAMES, StandInHost, Tab, as_sent
+from tests.ui.support.looking import NAMES, StandInHost, Tab, as_sent, put
 from tests.ui.support.scripted_engine import params, random_run
 from ui.chart_budget import BURST, BUSY_SHARE, IDLE_SHARE, LONGEST_WAIT, ChartBudget
 from ui.charts.focus import Focus
@@ -243,11 +245,8 @@ def test_patches_lead_from_any_kept_version_to_the_newest():
         if i == 4:
             assert answer == b""
             continue
-        for path, value in json.loads(answer)["patch"]:
-            target = held
-            for key in path[:-1]:
-                target = target[key]
-            target[path[-1]] = value
+        for change in json.loads(answer)["patch"]:
+            put(held, *change)
         assert held == figures[4]
 
 
@@ -263,13 +262,38 @@ def test_changes_are_exact_on_nested_values():
     new = {"a": [1, 2, 9, 4, 5, 6], "b": {"c": "y"}, "d": [[1, 2], [3, 4]], "e": [1]}
     found = changes(old, new)
     assert [["a", 2], 9] in found
-    for path, value in found:
-        target = old
-        for key in path[:-1]:
-            target = target[key]
-        target[path[-1]] = value
+    for change in found:
+        put(old, *change)
     assert old == new
     assert changes(new, new) == []
+
+
+@pytest.mark.parametrize("drop", [0, 1, 5, 30])
+@pytest.mark.parametrize("tail", [0, 1, 5, 30])
+@pytest.mark.parametrize("touched", [0, 1, 2, 6])
+def test_windows_that_moved_on_send_their_new_end_only(drop, tail, touched):
+    steps = [f"step {i}" for i in range(200)]
+    old = {"x": steps[:120]}
+    new = {
+        "x": [*steps[drop : 120 - touched], *(f"now {i}" for i in range(touched)), *steps[120 : 120 + tail]]
+    }
+    found = changes(old, new)
+    assert len(json.dumps(found)) < 60 + 14 * (tail + touched + 4)
+    for change in found:
+        put(old, *change)
+    assert old == new
+
+
+@hypothesis.given(
+    *[hypothesis.strategies.lists(hypothesis.strategies.integers(0, 3), max_size=60) for _ in range(2)],
+    hypothesis.strategies.integers(0, 40),
+)
+def test_any_list_becomes_any_other(old, other, cut):
+    for new in (other, old[cut:] + other, old[:cut] + other, old[cut:]):
+        held = {"x": list(old), "y": [list(old), list(other)]}
+        for change in changes({"x": old, "y": [old, other]}, {"x": new, "y": [new, old]}):
+            put(held, *change)
+        assert held == {"x": new, "y": [new, old]}
 
 
 def test_every_chart_is_served(host):

@@ -56,16 +56,17 @@ class Tab:
                 self.figures[name] = change["full"]
             else:
                 self.patched.append(name)
-                for path, value in change["patch"]:
-                    put(self.figures[name], path, value)
+                for one in change["patch"]:
+                    put(self.figures[name], *one)
             self.versions[name] = change["version"]
         return answer
 
 
-def put(figure: Any, path: list[Any], value: Any) -> None:
+def put(figure: Any, path: list[Any], value: Any, start: int = 0, keep: int | None = None) -> None:
+    """One change of ``ui.frames.changes``, as the page's script applies it."""
     for key in path[:-1]:
         figure = figure[key]
-    figure[path[-1]] = value
+    figure[path[-1]] = value if keep is None else figure[path[-1]][start : start + keep] + value
 
 
 def as_sent(figure: Any) -> Any:
