@@ -15,7 +15,9 @@ WARM_UP = -1
 HEAT = -2
 """Numbers of the rounds that are not counted."""
 NEAR_FASTEST = 1.25
-"""A weight format this many times slower than its peer's fastest in a whole warm-up round is not run again."""
+"""A weight format this many times slower than its peer's fastest in the heats does not take part in the rounds."""
+HEAT_REQUESTS, HEAT_WAVES = 32, 4
+"""A heat is a round of no more than this."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,24 +128,32 @@ def _pick_formats(
     vocab_size: int,
     on_run: Callable[[str, int], None],
 ) -> tuple[list[System], dict[str, str]]:
-    """One whole round for every system that is one format among several; who is far from the fastest drops out."""
-    metric = METRICS[workload.metrics[0]]
-    figures: dict[str, dict[str, float]] = {}  # peer -> system -> figure
-    for system in systems:
-        if system.info.formats_of:
-            on_run(system.info.name, HEAT)
-            run = _run(system, workload, HEAT, vocab_size)
-            figures.setdefault(system.info.formats_of, {})[system.info.name] = metric.of(workload, run)
+    """A heat for every system that is one format among several; who is far from the fastest drops out.
+
+    Not for one slow moment of the machine: who would drop out runs again, and the better run counts.
+    """
+    heat = shortened(workload, workload.max_request_tokens, HEAT_REQUESTS, HEAT_WAVES)
+    name = workload.metrics[0]
+    metric = METRICS["wall time" if METRICS[name].unit == "%" else name]
+
+    def figure(system: System) -> float:
+        on_run(system.info.name, HEAT)
+        return metric.of(heat, _run(system, heat, HEAT, vocab_size))
+
     left_out = {}
-    for heat in figures.values():
-        fastest = metric.better(list(heat.values()))
-        for name, value in heat.items():
-            behind = metric.ratio(fastest, value)
+    for peer in {system.info.formats_of for system in systems} - {""}:
+        formats = {system.info.name: system for system in systems if system.info.formats_of == peer}
+        figures = {name: figure(system) for name, system in formats.items()}
+        fastest = metric.better(list(figures.values()))
+        for name, system in formats.items():
+            if metric.ratio(fastest, figures[name]) > NEAR_FASTEST:
+                figures[name] = metric.better((figures[name], figure(system)))
+        fastest = metric.better(list(figures.values()))
+        for name, system in formats.items():
+            behind = metric.ratio(fastest, figures[name])
             if behind > NEAR_FASTEST:
                 left_out[name] = f"{1 / behind:.2f}x of its fastest format in the warm-up"
-    for system in systems:
-        if system.info.name in left_out:
-            system.close()
+                system.close()
     return [system for system in systems if system.info.name not in left_out], left_out
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import repeat
 
 from tests.benchmarks.compare import Comparison, Measurement
 from tests.benchmarks.machine import LimitProbe, Limits
@@ -62,19 +63,19 @@ def comparison(workload: Workload, *measurements: Measurement, others: float | N
 
 
 class FakeSystem:
-    """Answers with as many tokens as asked, at a given speed, and writes down who was called when."""
+    """Answers with as many tokens as asked, and writes down who was called when. ``seconds``: of each run, or of all."""
 
     def __init__(
         self,
         name: str,
         log: list[tuple[str, str, int]],
         *,
-        seconds: float = 0.5,
+        seconds: float | Sequence[float] = 0.5,
         num_missing: int = 0,
     ) -> None:
         self.info = system_info(name)
         self._log = log
-        self._seconds = seconds
+        self._seconds = repeat(seconds) if isinstance(seconds, float) else iter(seconds)
         self._num_missing = num_missing
 
     def prepare(self, workload: Workload) -> None:
@@ -83,7 +84,8 @@ class FakeSystem:
     def run(self, requests: Sequence[TokenRequest]) -> WaveResult:
         self._log.append((self.info.name, "run", requests[0].num_output))
         outputs = tuple((1,) * (request.num_output - self._num_missing) for request in requests)
-        return WaveResult(self._seconds, outputs, self._seconds / 2, 1.0, 1)
+        seconds = next(self._seconds)
+        return WaveResult(seconds, outputs, seconds / 2, 1.0, 1)
 
     def close(self) -> None:
         self._log.append((self.info.name, "close", 0))

@@ -245,8 +245,8 @@ def quality_lines(found: Sequence[Quality]) -> list[str]:
     for one in found:
         lines.append(
             f"  {one.mode:28} {one.perplexity:8.3f}  {one.above:+.2%} ± {one.standard_error:.2%} against "
-            f"{one.reference}; same likeliest token {one.agreement:.1%} of {one.num_tokens:,}; parts only where its top "
-            f"two logits are within {one.widest_parting:.2f}"
+            f"{one.reference}; same likeliest token {one.agreement:.1%} of {one.num_tokens:,}; parts only where its "
+            f"top two logits are within {one.widest_parting:.2f}"
         )
     return lines
 

@@ -55,7 +55,7 @@ def test_table_of_a_workload():
     assert "same first token 100%" in peer
     assert "llama.cpp Q4_1" in out
     assert "not run: 0.50x" in out
-    assert not absent, "W1 is for everybody"
+    assert not absent, "all of these are part of it"
     assert "memory reads 40 GB/s" in meanwhile
     assert "other programs took 1% of the cores" in meanwhile
     assert "BUSY" not in meanwhile

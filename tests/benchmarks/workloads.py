@@ -91,6 +91,7 @@ WORKLOADS: dict[str, Workload] = {
             "one request: 64 in, 128 out",
             ((Shape(64, 128),),),
             ("output rate",),
+            (*OURS, GENERATE, *LLAMA_CPP),
             picks_format=False,
         ),
         Workload(
