@@ -63,7 +63,7 @@ def comparison(workload: Workload, *measurements: Measurement, others: float | N
 
 
 class FakeSystem:
-    """Answers with as many tokens as asked, and writes down who was called when. ``seconds``: of each run, or of all."""
+    """Answers with as many tokens as asked, and notes who was called when. ``seconds``: of each run, or of all."""
 
     def __init__(
         self,
