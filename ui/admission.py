@@ -7,7 +7,7 @@ from typing import Any
 
 from micro_vllm.errors import InvalidRequestError, MicroVLLMError
 from micro_vllm.sampling.params import SamplingParams
-from ui.engine_host import EngineHost, ServingEngine
+from ui.host.engine_host import EngineHost, ServingEngine
 from ui.visitors import Visitor, Visitors
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ui.admission import Admission
-from ui.engine_host import EngineHost
+from ui.host.engine_host import EngineHost
 from ui.runs.runs import Runs
 from ui.tokens.store import TokenStore
 from ui.visitors import Visitors

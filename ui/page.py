@@ -15,12 +15,11 @@ from ui.charts.registry import CHARTS, Chart
 from ui.chat.panel import build_chat_room, prompt_placeholder
 from ui.clock_bar import build_clock_bar
 from ui.context import PageContext
-from ui.engine_host import EngineHost
-from ui.event_table import EventTable, build_event_table
+from ui.events.table import EventTable, build_event_table
+from ui.feed.live import Live
 from ui.fold import fold
 from ui.help_sheet import build_help_sheet
-from ui.live import Live
-from ui.opened_traces import OpenedTraces
+from ui.host.engine_host import EngineHost
 from ui.panels.engine import EnginePanel, build_engine_panel, paused_placeholder
 from ui.panels.model import ModelPanel, build_model_panel
 from ui.panels.sampling import build_sampling_panel
@@ -29,6 +28,7 @@ from ui.runs.runs import Runs
 from ui.runs.workload_panel import build_workload_room
 from ui.tokens.store import TokenStore
 from ui.tokens.tokenizer_panel import build_tokenizer_room
+from ui.traces.opened import OpenedTraces
 from ui.visitors import Visitors
 
 TITLE = "micro-vLLM playground"

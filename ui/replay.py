@@ -10,9 +10,9 @@ from collections.abc import Iterable
 
 from micro_vllm.errors import TraceFileError, TraceLawError
 from micro_vllm.trace import EngineStarted, TraceEvent
-from ui.event_list import EventList, EventSource
 from ui.story import Story
-from ui.tape import Tape, last_seq, num_until, requests_of
+from ui.story.event_list import EventList, EventSource
+from ui.story.tape import Tape, last_seq, num_until, requests_of
 from ui.view import Clock, EngineView, JumpKind
 
 __all__ = ["EventList", "EventSource", "Replay", "requests_of"]

@@ -21,11 +21,11 @@ from starlette.concurrency import run_in_threadpool
 from starlette.routing import Mount
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from ui.engine_host import EngineHost
-from ui.live import Live
+from ui.feed.live import Live
+from ui.host.engine_host import EngineHost
 from ui.look import make_theme, palette_css
 from ui.page import build_page
-from ui.trace_files import add_trace_routes
+from ui.traces.files import add_trace_routes
 
 ROOT = Path(__file__).resolve().parent.parent
 ASSETS = ROOT / "assets"

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ui.opened_traces import OpenedTrace
+    from ui.traces.opened import OpenedTrace
 
 REQUESTS_REMEMBERED = 256
 """Own requests that stay marked as "yours" in the charts."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from tests.benchmarks.time_travel import main, measure_time_travel, travel_lines
-from ui.tape import keyframe_distance
+from ui.story.tape import keyframe_distance
 
 
 def test_no_question_folds_more_than_the_distance_of_two_keyframes():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.browser.support.acting import send, set_number, wait_until_idle
-from ui.engine_options import FIELDS as ENGINE_FIELDS
+from ui.host.engine_options import FIELDS as ENGINE_FIELDS
 from ui.panels.sampling import FIELDS
 
 pytestmark = pytest.mark.browser

@@ -11,7 +11,7 @@ from micro_vllm.trace import RequestQueued, TokensSampled, decode_event
 from tests.browser.support.acting import send, set_number, wait_for_answers
 from tests.browser.support.clock import watch_steps
 from tests.browser.support.running_page import page_in_process
-from ui.redact import WITHHELD
+from ui.traces.redact import WITHHELD
 
 pytestmark = pytest.mark.browser
 SECRETS = {"ann": "Quokka lullaby violets", "bob": "Zeppelin marmalade turbine"}

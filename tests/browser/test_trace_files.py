@@ -11,9 +11,9 @@ from tests.browser.support.acting import send, set_number, wait_for_answers, wai
 from tests.browser.support.clock import assert_charts_show, readout, wait_for_step, watch_steps
 from tests.browser.test_clock import PLACES, pressed
 from ui.charts.focus import Focus
-from ui.event_list import EventList
 from ui.replay import Replay
 from ui.server import SAMPLE_TRACE
+from ui.story.event_list import EventList
 
 pytestmark = pytest.mark.browser
 DROP = """async ([name, text]) => {

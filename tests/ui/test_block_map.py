@@ -14,7 +14,7 @@ from ui.charts.block_scene import LABEL_MIN_PX, MAX_STRIPS
 from ui.charts.block_words import describe
 from ui.charts.palette import PATTERNS, request_color
 from ui.charts.theme import DARK, LIGHT, Size
-from ui.frames import changes
+from ui.feed.frames import changes
 from ui.replay import Replay
 
 

@@ -16,8 +16,8 @@ from micro_vllm.model_loader.fetch import FetchProgress
 from micro_vllm.sampling.params import SamplingParams
 from micro_vllm.trace import RequestAborted
 from tests.engine.support.models import save_tiny_model
-from ui.engine_host import EngineHost
-from ui.engine_options import EngineOptions
+from ui.host.engine_host import EngineHost
+from ui.host.engine_options import EngineOptions
 from ui.settings import Settings
 
 SAMPLE = Path(__file__).parents[2] / "assets" / "sample_trace.jsonl"
@@ -151,7 +151,7 @@ def test_options_that_cannot_work_are_refused_at_once_and_the_old_engine_goes_on
 
 def test_a_pool_beyond_the_machine_is_refused_with_what_fits(host, monkeypatch):
     limit = 10_000_000
-    monkeypatch.setattr("ui.engine_host.memory_limit", lambda: limit)
+    monkeypatch.setattr("ui.host.engine_host.memory_limit", lambda: limit)
     with pytest.raises(ConfigError, match=r"MB.*at most ([\d,]+) such blocks fit") as refused:
         host.rebuild(EngineOptions(num_blocks=8000, block_size=64))
     fit = int(str(refused.value).split("at most ")[1].split(" ")[0].replace(",", ""))
@@ -166,7 +166,7 @@ def test_an_engine_that_cannot_be_built_leaves_the_old_one_and_says_why(host, mo
     def fail(*_):
         raise ConfigError("there is no memory left for it.")
 
-    monkeypatch.setattr("ui.engine_host.start_engine", fail)
+    monkeypatch.setattr("ui.host.engine_host.start_engine", fail)
     rebuild(host, num_blocks=64)
     assert host.engine is before
     assert host.state.engine_problem == "there is no memory left for it."

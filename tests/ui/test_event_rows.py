@@ -30,7 +30,7 @@ from micro_vllm.trace import (
 )
 from tests.ui.support.scripted_engine import make_engine, params, random_run
 from ui.charts.palette import color_slot
-from ui.event_rows import (
+from ui.events.rows import (
     CSV_COLUMNS,
     KINDS,
     Chip,
@@ -41,7 +41,7 @@ from ui.event_rows import (
     rows_of,
     rows_to_csv,
 )
-from ui.event_table import MAX_ROWS, EventTable
+from ui.events.table import MAX_ROWS, EventTable
 from ui.replay import Replay
 from ui.view import request_label
 from ui.visitors import Visitors

@@ -14,9 +14,9 @@ from micro_vllm.sampling.params import SamplingParams
 from micro_vllm.trace import StepExecuted
 from tests.engine.support.models import save_tiny_model
 from tests.ui.test_engine_host import wait_until
-from ui.engine_host import EngineHost
-from ui.engine_options import EngineOptions
-from ui.fast_path import NATIVE
+from ui.host.engine_host import EngineHost
+from ui.host.engine_options import EngineOptions
+from ui.host.fast_path import NATIVE
 from ui.settings import Settings
 
 LONG = SamplingParams(max_tokens=200, temperature=0, ignore_eos=True, detokenize=False)

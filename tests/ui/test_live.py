@@ -7,14 +7,14 @@ import math
 
 import pytest
 
-import ui.live
-import ui.scenes
+import ui.feed.live
+import ui.feed.scenes
 from tests.ui.support.looking import NAMES, StandInHost, Tab, as_sent
 from tests.ui.support.scripted_engine import params
 from ui.charts.focus import Focus
 from ui.charts.registry import CHARTS
 from ui.charts.theme import LIGHT, Size
-from ui.live import Live
+from ui.feed.live import Live
 from ui.visitors import Visitors
 
 
@@ -119,7 +119,7 @@ def test_only_charts_asked_for_are_made(host):
 
 
 def test_views_are_no_closer_than_a_frame(host, monkeypatch):
-    monkeypatch.setattr(ui.scenes, "FRAME_SECONDS", 3600.0)
+    monkeypatch.setattr(ui.feed.scenes, "FRAME_SECONDS", 3600.0)
     tab = Tab(Live(host, Visitors()))
     tab.ask()
     host.scripted.step()
@@ -175,8 +175,8 @@ def test_what_is_kept_for_odd_sizes_is_bounded(host):
     for width in range(240, 2400, 20):
         live.poll({"charts": {"kv-usage": {"w": width, "h": 200}}})
         live.poll({"charts": {"kv-usage": {"w": width, "h": 200}}, "cursor": 1, "focus": {"request": "mine"}})
-    assert len(live._shared) <= ui.live.SHARED_FIGURES
-    assert len(live._own) <= ui.live.OWN_FIGURES
+    assert len(live._shared) <= ui.feed.live.SHARED_FIGURES
+    assert len(live._own) <= ui.feed.live.OWN_FIGURES
 
 
 def test_the_answer_holds_no_token_ids(host):
@@ -188,7 +188,7 @@ def test_the_answer_holds_no_token_ids(host):
 
 def test_all_charts_of_all_tabs_show_the_same_step(host, monkeypatch):
     """One clock: a chart that only one tab asks for must not run ahead of those that are shared."""
-    monkeypatch.setattr(ui.scenes, "FRAME_SECONDS", 1000.0)
+    monkeypatch.setattr(ui.feed.scenes, "FRAME_SECONDS", 1000.0)
     live = Live(host, Visitors())
     tab = Tab(live)
     tab.ask()
@@ -199,7 +199,7 @@ def test_all_charts_of_all_tabs_show_the_same_step(host, monkeypatch):
     assert fresh.ask()["clock"]["step"] == 1
     assert fresh.figures["kv-usage"]["data"][0]["x"][-1] == 2
     assert fresh.figures["scheduler-timeline"]["layout"]["shapes"][0]["x0"] == 2
-    monkeypatch.setattr(ui.scenes, "FRAME_SECONDS", 0.0)
+    monkeypatch.setattr(ui.feed.scenes, "FRAME_SECONDS", 0.0)
     assert tab.ask()["clock"]["step"] == 6
     assert tab.figures["kv-usage"]["data"][0]["x"][-1] == 7
 
@@ -208,7 +208,7 @@ def test_a_chart_that_fails_does_not_take_the_others_with_it(host, monkeypatch):
     def fail(*args):
         raise ZeroDivisionError("division by zero")
 
-    monkeypatch.setitem(ui.live._FIGURES, "kv-usage", fail)
+    monkeypatch.setitem(ui.feed.live._FIGURES, "kv-usage", fail)
     tab = Tab(Live(host, Visitors()))
     answer = tab.ask()
     assert answer["broken"] == ["chart kv-usage"]
@@ -233,7 +233,7 @@ def test_a_pane_that_fails_does_not_take_the_charts_with_it(host):
 
 def test_a_server_that_shuts_down_says_so():
     """The page must not call Gradio then: it would take the broken answer for a lost connection, and reload."""
-    from ui.engine_host import EngineHost
+    from ui.host.engine_host import EngineHost
     from ui.settings import Settings
 
     host = EngineHost(Settings())
@@ -256,4 +256,4 @@ def test_only_charts_named_so_depend_on_whose_requests_they_are(host):
     for chart in CHARTS:
         plain = chart.figure(view, LIGHT, Size(800, 260), Focus())
         marked = chart.figure(view, LIGHT, Size(800, 260), Focus(frozenset({"mine"})))
-        assert (plain != marked) == (chart.elem_id in ui.live._MARKS_MINE)
+        assert (plain != marked) == (chart.elem_id in ui.feed.live._MARKS_MINE)

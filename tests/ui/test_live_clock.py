@@ -9,17 +9,17 @@ import hypothesis
 import hypothesis.strategies
 import pytest
 
-import ui.scenes
+import ui.feed.scenes
 from tests.ui.support.looking import NAMES, StandInHost, Tab, as_sent, put
 from tests.ui.support.scripted_engine import params, random_run
-from ui.chart_budget import BURST, BUSY_SHARE, IDLE_SHARE, LONGEST_WAIT, ChartBudget
 from ui.charts.focus import Focus
 from ui.charts.registry import CHARTS
 from ui.charts.theme import LIGHT, Size
-from ui.frames import Frames, changes
-from ui.live import Live
+from ui.feed.chart_budget import BURST, BUSY_SHARE, IDLE_SHARE, LONGEST_WAIT, ChartBudget
+from ui.feed.frames import Frames, changes
+from ui.feed.live import Live
+from ui.feed.scenes import thinned
 from ui.replay import Replay
-from ui.scenes import thinned
 from ui.visitors import Visitors
 
 
@@ -122,10 +122,10 @@ def test_marks_are_sent_when_they_changed_and_no_more_than_a_slider_shows(host):
     assert "marks" in tab.ask(marks="other")["clock"]
     many = list(range(5, 50_000, 7))
     few = thinned(many)
-    assert len(few) <= ui.scenes.MARKS_SHOWN
+    assert len(few) <= ui.feed.scenes.MARKS_SHOWN
     assert set(few) <= set(many)
     assert few[0] == 5
-    assert max(b - a for a, b in itertools.pairwise(few)) < 3 * 50_000 / ui.scenes.MARKS_SHOWN
+    assert max(b - a for a, b in itertools.pairwise(few)) < 3 * 50_000 / ui.feed.scenes.MARKS_SHOWN
 
 
 def test_seconds_are_those_of_the_step(host):

@@ -11,7 +11,7 @@ from micro_vllm.config import EngineConfig
 from micro_vllm.errors import ConfigError
 from micro_vllm.trace import TraceLog
 from tests.ui.support.scripted_engine import make_engine
-from ui.engine_options import (
+from ui.host.engine_options import (
     FIELDS,
     EngineOptions,
     check_memory,
@@ -51,7 +51,7 @@ def test_every_option_of_the_page_reaches_the_engines_config():
         "scheduling_policy": "priority", "attention": "reference", "enable_prefix_caching": False,
         "enable_chunked_prefill": False,
     }  # fmt: skip
-    # `execution` is no setting of the engine's start: it begins in PyTorch and changes over, see ui.fast_path.
+    # `execution` is no setting of the engine's start: it begins in PyTorch and changes over, see ui.host.fast_path.
     assert set(given) == set(NAMES) - {"execution"}
     config = to_options(values(**given)).to_config("m", 1, TraceLog())
     given["num_gpu_blocks_override"] = given.pop("num_blocks")

@@ -8,7 +8,7 @@ import pytest
 
 from micro_vllm.model_loader import catalogue as catalogue_module
 from micro_vllm.model_loader.catalogue import ResolvedModel, catalogue
-from ui.engine_host import HostState
+from ui.host.engine_host import HostState
 from ui.panels.model import panel_label, shelf_html, shelf_states, status_html
 
 DEFAULT = catalogue()[0]

@@ -16,7 +16,7 @@ from micro_vllm.errors import InvalidRequestError
 from micro_vllm.trace import RequestQueued, StepPlanned
 from tests.ui.support.scripted_engine import make_engine, params
 from ui.admission import Admission
-from ui.engine_host import ServingEngine
+from ui.host.engine_host import ServingEngine
 from ui.replay import Replay
 from ui.runs.card import Card
 from ui.runs.run import RunItem

@@ -12,7 +12,7 @@ from micro_vllm.trace import JsonlSink, TeeSink, TraceLog
 from tests.ui.support.engine_truth import LAYOUTS, check_view, record, start_run
 from tests.ui.support.scripted_engine import make_engine, params
 from ui.replay import EventList, Replay, requests_of
-from ui.tape import keyframe_distance
+from ui.story.tape import keyframe_distance
 from ui.view import JUMP_KINDS, WINDOW_STEPS
 
 

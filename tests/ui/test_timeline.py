@@ -15,7 +15,7 @@ from ui.charts.focus import Focus
 from ui.charts.theme import DARK, LIGHT, Size
 from ui.charts.timeline_bars import OFFSET
 from ui.charts.timeline_words import numbers
-from ui.frames import changes
+from ui.feed.frames import changes
 from ui.replay import Replay
 from ui.view import RequestTimes
 

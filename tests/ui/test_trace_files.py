@@ -11,8 +11,8 @@ import pytest
 from fastapi import FastAPI
 from starlette.testclient import TestClient
 
-import ui.opened_traces
-import ui.trace_files
+import ui.traces.files
+import ui.traces.opened
 from micro_vllm.sampling.params import SamplingParams
 from micro_vllm.trace import (
     BlocksAllocated,
@@ -27,11 +27,11 @@ from micro_vllm.trace import (
 )
 from tests.ui.support.looking import StandInHost, Tab
 from tests.ui.support.scripted_engine import make_engine, params
-from ui.live import Live
-from ui.opened_traces import OpenedTraces
-from ui.redact import WITHHELD, without_tokens
+from ui.feed.live import Live
 from ui.settings import Settings
-from ui.trace_files import add_trace_routes, safe_name
+from ui.traces.files import add_trace_routes, safe_name
+from ui.traces.opened import OpenedTraces
+from ui.traces.redact import WITHHELD, without_tokens
 from ui.visitors import Visitors
 
 
@@ -250,8 +250,8 @@ def test_a_trace_whose_writer_was_killed_can_be_opened(home):
 
 @pytest.mark.parametrize("is_hosted", [False, True])
 def test_a_large_file_is_refused_before_it_is_read(unhurried, monkeypatch, is_hosted):
-    monkeypatch.setattr(ui.trace_files, "MAX_FILE_BYTES", 200_000)
-    monkeypatch.setattr(ui.trace_files, "MAX_HOSTED_FILE_BYTES", 50_000)
+    monkeypatch.setattr(ui.traces.files, "MAX_FILE_BYTES", 200_000)
+    monkeypatch.setattr(ui.traces.files, "MAX_HOSTED_FILE_BYTES", 50_000)
     site = Site(is_hosted=is_hosted)
     most = 50_000 if is_hosted else 200_000
 
@@ -267,7 +267,7 @@ def test_a_large_file_is_refused_before_it_is_read(unhurried, monkeypatch, is_ho
 
 
 def test_the_number_of_open_traces_is_bounded_and_idle_ones_make_room(home, monkeypatch):
-    monkeypatch.setattr(ui.opened_traces, "MAX_OPENED", 1)
+    monkeypatch.setattr(ui.traces.opened, "MAX_OPENED", 1)
     saved = home.saved(home.ann)
     assert home.open(home.ann, saved).status_code == 200
     assert home.open(home.ann, saved).status_code == 200, "another one of the same visitor"

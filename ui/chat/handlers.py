@@ -25,7 +25,7 @@ from ui.chat.prompting import Branch, PromptBuilder, Start
 from ui.chat.shown import body_html, render
 from ui.chat.stream import HEARTBEAT_SECONDS, Moment, follow
 from ui.context import PageContext
-from ui.engine_host import ServingEngine
+from ui.host.engine_host import ServingEngine
 from ui.panels.sampling import to_params
 from ui.render import plain
 from ui.tokens.store import ALTERNATIVES

@@ -11,7 +11,7 @@ import gradio as gr
 
 from ui.chat.handlers import Chats
 from ui.context import PageContext
-from ui.engine_host import HostState
+from ui.host.engine_host import HostState
 from ui.panels.sampling import Controls
 
 WELCOME = """

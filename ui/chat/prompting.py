@@ -14,7 +14,7 @@ from typing import Any
 from micro_vllm.errors import InvalidRequestError
 from micro_vllm.tokenizer import Tokenizer
 from ui.chat.conversation import Answer, Chat, Turn
-from ui.engine_host import ServingEngine
+from ui.host.engine_host import ServingEngine
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from micro_vllm.errors import InvalidRequestError
 from ui.chat.conversation import Answer, Chat, Mode
 from ui.chat.document import from_document, to_document
 from ui.chat.meta import meta_line
-from ui.engine_host import ServingEngine
+from ui.host.engine_host import ServingEngine
 from ui.render import answer_html, prompt_html
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from ui.chat.conversation import Answer, AnswerFacts
 from ui.chat.meta import ordinal
 from ui.chat.prompting import Start, model_key
-from ui.engine_host import ServingEngine
+from ui.host.engine_host import ServingEngine
 
 YIELD_SECONDS = 0.12
 """At most about eight updates a second, however fast the model is."""

@@ -12,8 +12,9 @@ import gradio as gr
 
 from micro_vllm.errors import ConfigError
 from ui.context import PageContext
-from ui.engine_host import EngineHost, HostState
-from ui.engine_options import (
+from ui.fold import fold
+from ui.host.engine_host import EngineHost, HostState
+from ui.host.engine_options import (
     CHOICES,
     FIELDS,
     NUMBERS,
@@ -24,7 +25,6 @@ from ui.engine_options import (
     pace_words,
     pool_bytes,
 )
-from ui.fold import fold
 
 CLOCK_HELP = {
     "engine-pause": "Stops the engine itself, for everybody: no answer goes on until Resume. The clock below the "

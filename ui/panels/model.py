@@ -9,9 +9,9 @@ from typing import Any
 import gradio as gr
 
 from micro_vllm.model_loader.catalogue import CatalogueEntry, catalogue, find_here
-from ui.engine_host import EngineHost, HostState
-from ui.engine_options import in_mb
 from ui.fold import fold
+from ui.host.engine_host import EngineHost, HostState
+from ui.host.engine_options import in_mb
 from ui.render.plain import plain
 
 QUIET: dict[str, Any] = {"queue": False, "show_progress": "hidden", "api_visibility": "private"}

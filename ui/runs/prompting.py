@@ -8,7 +8,7 @@ import gradio as gr
 
 from micro_vllm.errors import InvalidRequestError, MicroVLLMError
 from ui.context import PageContext
-from ui.engine_host import ServingEngine
+from ui.host.engine_host import ServingEngine
 from ui.render import plain
 from ui.visitors import Visitor
 

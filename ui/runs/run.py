@@ -17,7 +17,7 @@ from micro_vllm.trace import (
     StepPlanned,
 )
 from ui.admission import Admission, BusyError
-from ui.engine_host import ServingEngine
+from ui.host.engine_host import ServingEngine
 from ui.render import answer_html
 from ui.runs.card import Card
 from ui.runs.pair import Pair

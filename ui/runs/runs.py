@@ -16,7 +16,7 @@ from typing import Any, get_args
 
 from micro_vllm.errors import InvalidRequestError, MicroVLLMError
 from ui.admission import Admission
-from ui.engine_host import ServingEngine
+from ui.host.engine_host import ServingEngine
 from ui.replay import Replay
 from ui.runs.run import Room, Run, RunItem
 from ui.tokens.store import TokenStore

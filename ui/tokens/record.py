@@ -7,7 +7,7 @@ from array import array
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ui.engine_host import ServingEngine
+from ui.host.engine_host import ServingEngine
 
 ALTERNATIVES = 5
 """So many of the likeliest tokens are kept for every token; requests of the page ask for them (``logprobs``)."""

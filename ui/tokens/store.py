@@ -9,7 +9,7 @@ import zlib
 from collections import OrderedDict
 from typing import Any
 
-from ui.engine_host import ServingEngine
+from ui.host.engine_host import ServingEngine
 from ui.replay import Replay
 from ui.tokens.record import ALTERNATIVES, AnswerTokens
 from ui.view import EngineView

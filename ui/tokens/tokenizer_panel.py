@@ -14,7 +14,7 @@ from ui.chat.conversation import Chat, Turn
 from ui.chat.document import from_document
 from ui.chat.prompting import PromptBuilder
 from ui.context import PageContext
-from ui.engine_host import ServingEngine
+from ui.host.engine_host import ServingEngine
 from ui.panels.sampling import Controls
 
 MAX_CHARACTERS = 20_000

@@ -9,8 +9,8 @@ from typing import Any
 from ui.charts.focus import Focus
 from ui.charts.registry import CHARTS
 from ui.charts.theme import LIGHT
-from ui.frames import changes
-from ui.questions import read_question
+from ui.feed.frames import changes
+from ui.feed.questions import read_question
 
 
 def wait_for_step(tab, step: int) -> None:

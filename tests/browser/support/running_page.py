@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
-from ui.engine_host import EngineHost
-from ui.live import Live
+from ui.feed.live import Live
+from ui.host.engine_host import EngineHost
 from ui.server import SAMPLE_TRACE, PageServer, build_app
 from ui.settings import Settings
 

@@ -8,15 +8,15 @@ from typing import Any
 
 from tests.ui.support.scripted_engine import make_engine
 from ui.charts.registry import CHARTS
-from ui.engine_host import HostState
-from ui.live import Live
+from ui.feed.live import Live
+from ui.host.engine_host import HostState
 from ui.replay import Replay
 
 NAMES = tuple(chart.elem_id for chart in CHARTS)
 
 
 class StandInHost:
-    """Only what ``ui.live`` asks an EngineHost for."""
+    """Only what ``ui.feed.live`` asks an EngineHost for."""
 
     def __init__(self, num_blocks: int = 64, **config: Any) -> None:
         self.scripted, self.log = make_engine(num_blocks, **config)
@@ -63,7 +63,7 @@ class Tab:
 
 
 def put(figure: Any, path: list[Any], value: Any, start: int = 0, keep: int | None = None) -> None:
-    """One change of ``ui.frames.changes``, as the page's script applies it."""
+    """One change of ``ui.feed.frames.changes``, as the page's script applies it."""
     for key in path[:-1]:
         figure = figure[key]
     figure[path[-1]] = value if keep is None else figure[path[-1]][start : start + keep] + value

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from micro_vllm.errors import EngineClosedError, MicroVLLMError
-from ui.serving import ServingEngine
+from ui.host.serving import ServingEngine
 
 if TYPE_CHECKING:
     from micro_vllm.native.prepare import NativeParts

@@ -1,6 +1,6 @@
 """Serves charts, clock and header to every tab: each figure is made once a step for all, and sent as what changed.
 
-``poll`` is open to any client: ``ui.questions`` checks what it says, and what is kept for it is bounded.
+``poll`` is open to any client: ``ui.feed.questions`` checks what it says, and what is kept for it is bounded.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from typing import Any
 
 import orjson
 
-from ui.chart_budget import ChartBudget
 from ui.charts.focus import NO_FOCUS, Focus
 from ui.charts.registry import CHARTS
-from ui.engine_host import SHUT_DOWN, EngineHost
+from ui.feed.chart_budget import ChartBudget
+from ui.feed.frames import Frames
+from ui.feed.panes import Pane
+from ui.feed.questions import ChartAsk, Question, read_question
+from ui.feed.scenes import Scene, Scenes, TooSoonError, marks_version, shown_marks
 from ui.focus_card import focus_card
-from ui.frames import Frames
-from ui.opened_traces import OpenedTraces
-from ui.panes import Pane
-from ui.questions import ChartAsk, Question, read_question
-from ui.scenes import Scene, Scenes, TooSoonError, marks_version, shown_marks
+from ui.host.engine_host import SHUT_DOWN, EngineHost
+from ui.traces.opened import OpenedTraces
 from ui.visitors import Visitor, Visitors
 
 logger = logging.getLogger(__name__)
@@ -59,7 +59,7 @@ class Live:
         self._poll_seconds = 0.0
 
     def poll(self, ask: Any) -> bytes:
-        """JSON: {"head", "clock", "charts", "card", "panes", "next"}; see ``ui.questions`` for what is asked.
+        """JSON: {"head", "clock", "charts", "card", "panes", "next"}; see ``ui.feed.questions`` for what is asked.
 
         For each chart that has changed: its whole figure, or what changed since the version that the asker holds.
         All of it shows one step. ``next``: milliseconds until there can be more. ``again``: nothing could be drawn

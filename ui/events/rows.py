@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from micro_vllm.errors import InvalidRequestError
 from micro_vllm.trace import AnyEvent, EngineInfo, EngineStarted, TraceEvent
 from ui.charts.palette import color_slot
-from ui.event_words import Teller
+from ui.events.words import Teller
 from ui.replay import Replay, requests_of
 from ui.view import request_label
 

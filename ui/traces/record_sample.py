@@ -1,6 +1,6 @@
 """Record the sample trace that the page shows before the first prompt.
 
-    python -m ui.record_sample [--model NAME]
+    python -m ui.traces.record_sample [--model NAME]
 
 Real model, real engine, a pool small enough for preemption, eight requests that arrive one after another; the
 recording stops while some still run, so that the charts show an engine at work. Token ids are taken out: charts do not

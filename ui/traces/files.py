@@ -23,11 +23,11 @@ from starlette.concurrency import run_in_threadpool
 from micro_vllm.errors import InvalidRequestError, TraceFileError
 from micro_vllm.trace import TraceEvent, chrome_events, encode_event
 from ui.context import PageContext
-from ui.event_rows import csv_for
-from ui.live import Live
-from ui.opened_traces import MAX_FILE_BYTES, MAX_HOSTED_FILE_BYTES, MIB, OpenedTraces
-from ui.redact import without_tokens
+from ui.events.rows import csv_for
+from ui.feed.live import Live
 from ui.replay import Replay
+from ui.traces.opened import MAX_FILE_BYTES, MAX_HOSTED_FILE_BYTES, MIB, OpenedTraces
+from ui.traces.redact import without_tokens
 from ui.visitors import Visitor
 
 MAX_READERS = 2

@@ -12,12 +12,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from ui.chart_budget import BURST, LONGEST_WAIT, ChartBudget
-from ui.engine_host import EngineHost
-from ui.event_rows import origin_of
-from ui.opened_traces import OpenedTrace, OpenedTraces
-from ui.questions import Question
+from ui.events.rows import origin_of
+from ui.feed.chart_budget import BURST, LONGEST_WAIT, ChartBudget
+from ui.feed.questions import Question
+from ui.host.engine_host import EngineHost
 from ui.replay import Replay
+from ui.traces.opened import OpenedTrace, OpenedTraces
 from ui.view import Clock, EngineView, JumpKind
 from ui.visitors import Visitor
 
@@ -59,7 +59,7 @@ class TooSoonError(Exception):
 
 
 class Scenes:
-    """Made by ``ui.live``, one for the page."""
+    """Made by ``ui.feed.live``, one for the page."""
 
     def __init__(self, host: EngineHost, opened: OpenedTraces, budget: ChartBudget) -> None:
         self._host = host

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from micro_vllm.errors import FetchCancelledError
 from micro_vllm.trace import StepExecuted, TraceLog
-from ui.engine_options import EngineOptions
+from ui.host.engine_options import EngineOptions
 from ui.replay import Replay
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ import gradio as gr
 
 from micro_vllm.trace import EngineInfo, TraceEvent
 from ui.context import PageContext
-from ui.event_rows import FAMILIES, KINDS, EventRow, chip, kind_words, origin_of, rows_of
+from ui.events.rows import FAMILIES, KINDS, EventRow, chip, kind_words, origin_of, rows_of
 from ui.replay import Replay, requests_of
 from ui.view import EngineView
 from ui.visitors import Visitor

@@ -1,4 +1,4 @@
-"""What a tab asks for besides charts: each pane answers one part of the question of ``ui.live``."""
+"""What a tab asks for besides charts: each pane answers one part of the question of ``ui.feed.live``."""
 
 from __future__ import annotations
 

@@ -18,11 +18,11 @@ from typing import Any
 from micro_vllm.errors import ConfigError, FetchCancelledError, MicroVLLMError
 from micro_vllm.memory import memory_limit
 from micro_vllm.trace import read_trace
-from ui.engine_options import EngineOptions, check_memory, check_pace
-from ui.fast_path import FastPath
-from ui.host_state import REBUILT, REPLACED, SHUT_DOWN, HostState
+from ui.host.engine_options import EngineOptions, check_memory, check_pace
+from ui.host.fast_path import FastPath
+from ui.host.serving import LoadWatch, ServingEngine, load_weights, start_engine
+from ui.host.state import REBUILT, REPLACED, SHUT_DOWN, HostState
 from ui.replay import Replay
-from ui.serving import LoadWatch, ServingEngine, load_weights, start_engine
 from ui.settings import Settings
 from ui.view import EngineView
 

@@ -23,8 +23,8 @@ from micro_vllm.trace import (
     TraceEvent,
     read_trace,
 )
-from ui.event_list import EventList
 from ui.replay import Replay
+from ui.story.event_list import EventList
 from ui.view import Clock
 from ui.visitors import Visitor, Visitors
 

@@ -1,0 +1,1 @@
+"""The trace line by line: plain sentences, filtered, as a table and as CSV."""

@@ -1,0 +1,1 @@
+"""The engine behind the page: which model and options serve, what changes them, and the fast path."""
