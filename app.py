@@ -6,7 +6,7 @@ import os
 import sys
 
 from micro_vllm.memory import memory_limit
-from ui.engine_host import EngineHost
+from ui.host.engine_host import EngineHost
 from ui.server import SAMPLE_TRACE, serve
 from ui.settings import read_settings
 

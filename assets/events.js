@@ -1,4 +1,4 @@
-/* The event table: rows come worded from ui/event_table.py; here they are put on top, and filters are asked for. */
+/* The event table: rows come worded from ui/events/table.py; here they are put on top, and filters are asked for. */
 (function () {
   "use strict";
 

@@ -1,5 +1,5 @@
 /* Moves figures from the server into Plotly, and numbers into the header. Nothing is decided here: charts are made
-   in Python (ui/charts), and every tab asks ui/live.py for what has changed. */
+   in Python (ui/charts), and every tab asks ui/feed/live.py for what has changed. */
 (function () {
   "use strict";
 
@@ -12,7 +12,8 @@
   const parts = [];           // {ask, show}: the clock, the focus
   let header = null;          // {element, trigger}
   let notes = null;
-  let timer = 0, polling = false, again = false, seenState = null, story = null, busyUntil = 0, drawing = 0;
+  let timer = 0, polling = false, again = false, seenState = null, story = null, busyUntil = 0;
+  let drawing = 0, quickest = Infinity, slowness = 1;   // milliseconds a frame; a chart, at best; how much longer now
   let introduced = 0;
 
   // ---------------------------------------------------------------- polling
@@ -63,7 +64,7 @@
       await show(answer);
       const now = performance.now();
       if (answer.head.running || answer.head.waiting || answer.head.status === "loading") busyUntil = now + BUSY;
-      if (now < busyUntil || !window.Plotly) wait = Math.max(FAST, answer.next || 0, 2 * drawing);
+      if (now < busyUntil || !window.Plotly) wait = Math.max(FAST, answer.next || 0, rest());
       if (answer.again) wait = answer.again;
     } catch (error) {
       await setOffline();
@@ -86,11 +87,20 @@
     if (changed.length) {
       const begun = performance.now();
       for (const [id, change] of changed) await update(charts.get(id), change);
-      // Drawing gets at most a third of the time: on a small machine the model wants the same cores.
-      drawing = 0.7 * drawing + 0.3 * (performance.now() - begun);
+      noteDrawing(performance.now() - begun, changed.length);
     }
     if (clock) window.dispatchEvent(new CustomEvent("mv:drawn", { detail: { step: clock.step, charts: changed.length } }));
   }
+
+  function noteDrawing(took, count) {
+    drawing = 0.7 * drawing + 0.3 * took;
+    quickest = Math.min(took / count, 1.02 * quickest);
+    slowness = 0.7 * slowness + 0.3 * took / count / quickest;
+  }
+
+  // Drawing takes as long as ever: nobody else wants this core. It takes longer: perhaps the engine does, on a small
+  // machine where both run, and then it comes first.
+  function rest() { return (slowness < 1.6 ? 0.5 : 3) * drawing; }
 
   // Other steps, other blocks: of another engine, or of a file. What was zoomed into is not there any more.
   function forgetStory(name) {
