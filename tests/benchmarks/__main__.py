@@ -19,6 +19,8 @@ from tests.benchmarks.workloads import ALIASES, DEFAULT_WORKLOADS, WORKLOADS, Sh
 if TYPE_CHECKING:
     from micro_vllm.model_loader import LoadedModel
     from micro_vllm.native.prepare import NativeParts
+    from tests.benchmarks.compare import Comparison
+    from tests.benchmarks.overhead import Overhead, WaitingCost
 
 OVERHEAD = "overhead"
 DEFAULT_MODEL = "SmolLM2-135M-Instruct"
@@ -114,9 +116,8 @@ def main(argv: Sequence[str]) -> int:
     sizes = weight_sizes(loaded)
     num_ids = ServedModel.of(loaded).vocab_size
     parts = _native_parts(loaded)
-    settings: dict[str, Any] = (
-        {"num_gpu_blocks_override": 512} if args.quick else {}
-    )  # zeroing a whole pool takes a while
+    # Zeroing a whole pool takes a while.
+    settings: dict[str, Any] = {"num_gpu_blocks_override": 512} if args.quick else {}
     systems: list[System] = [] if parts is None else [MicroVllm(loaded, parts, **settings)]
     systems.append(MicroVllm(loaded, **settings))
     for name in args.peers:
@@ -135,7 +136,17 @@ def main(argv: Sequence[str]) -> int:
             turn = turn or f"round {number + 1} of {args.rounds}"
             print(f"\r\x1b[K{system}: {turn}", end="", file=sys.stderr, flush=True)
 
-    comparisons = {}
+    comparisons: dict[str, Comparison] = {}
+    overheads: list[Overhead] = []
+    waiting: WaitingCost | None = None
+
+    def save() -> None:
+        """After every workload, so that a failing one does not take the others' figures with it."""
+        if args.json:
+            figures = report.as_json(machine, model, sizes, comparisons, overheads, waiting)
+            figures["is_quick"] = args.quick
+            args.json.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
+
     for name in args.workloads:
         if name == OVERHEAD:
             continue
@@ -148,7 +159,7 @@ def main(argv: Sequence[str]) -> int:
         if sys.stderr.isatty():
             print("\r\x1b[K", end="", file=sys.stderr)
         say("", *report.comparison_lines(found, sizes, [system.info.name for system in systems]))
-    overheads, waiting = [], None
+        save()
     if OVERHEAD in args.workloads:
         shape = Shape(16, 8) if args.quick else OVERHEAD_SHAPE
         overheads = measure_overhead(loaded, parts, min(args.rounds, 2), shape, **settings)
@@ -159,10 +170,7 @@ def main(argv: Sequence[str]) -> int:
     else:
         say("", *report.verdict_lines(judge(comparisons)))
     say(f"{perf_counter() - began:.0f} s in all")
-    if args.json:
-        figures = report.as_json(machine, model, sizes, comparisons, overheads, waiting)
-        figures["is_quick"] = args.quick
-        args.json.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
+    save()
     return 0
 
 
