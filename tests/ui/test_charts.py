@@ -14,11 +14,14 @@ from tests.ui.support.scripted_engine import make_engine
 from ui.charts import block_map, timeline, usage
 from ui.charts.focus import Focus
 from ui.charts.palette import NUM_SLOTS, OKABE_ITO, contrast, readable_on, request_color, slot_color
+from ui.charts.registry import CHARTS as REGISTERED
 from ui.charts.theme import DARK, LIGHT, Size
 from ui.replay import Replay
 from ui.view import EngineView
 
 CHARTS = (block_map, timeline, usage)
+SENTENCE_PX = 6.5
+"""Width of a character at 12.5 pixels, on average."""
 
 # ---------------------------------------------------------------- colours
 
@@ -90,6 +93,17 @@ def test_the_traces_of_a_chart_are_always_the_same_in_the_same_order(chart):
 def test_the_same_view_gives_the_same_figure(chart):
     view = view_after(64, 40, 1)
     assert chart.figure(view, LIGHT, Size()) == chart.figure(view, LIGHT, Size())
+
+
+@pytest.mark.parametrize("width", [240, 316, 380, 560, 840])
+@pytest.mark.parametrize("chart", REGISTERED, ids=lambda chart: chart.title)
+def test_the_sentence_of_an_empty_chart_has_room_in_its_plot(chart, width, views):
+    layout = chart.figure(views[0], LIGHT, Size(width, 180))["layout"]
+    room = width - layout["margin"]["l"] - layout["margin"]["r"]
+    for words in [
+        n["text"] for n in layout["annotations"] if "will stand here" in n["text"].replace("<br>", " ")
+    ]:
+        assert max(map(len, words.split("<br>"))) * SENTENCE_PX <= max(room, 12 * SENTENCE_PX), words
 
 
 def test_charts_do_not_load_plotly():

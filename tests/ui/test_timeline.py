@@ -17,9 +17,11 @@ from ui.charts.timeline_bars import OFFSET
 from ui.charts.timeline_words import numbers
 from ui.feed.frames import changes
 from ui.replay import Replay
-from ui.view import RequestTimes
+from ui.view import RequestTimes, request_label
 
 TALL = Size(800, 4000)
+MONO_12_PX = 7.25
+"""Width of a character in the font of the labels."""
 WAITING, DECODE, TOUCH, PREFILL = range(4)
 SYMBOLS = {
     "hit": "diamond",
@@ -151,6 +153,18 @@ def test_own_rows_say_yours():
     assert ["yours" in label for label in labels] == [
         t.request_id == mine for t in timeline.choose_rows(view.requests, 99)
     ]
+
+
+@pytest.mark.parametrize("arrival", [25, 26, 701, 702])
+def test_the_label_of_an_own_row_has_room(arrival):
+    """After 26 requests a label has two letters, after 702 three: the margin once cut the y of "yours"."""
+    view = view_after(64, 30, 1)
+    last = replace(view.requests[-1], arrival=arrival)
+    mine = Focus(frozenset([last.request_id]))
+    layout = timeline.figure(replace(view, requests=(*view.requests[:-1], last)), LIGHT, TALL, mine)["layout"]
+    label = re.sub("<[^>]*>", "", layout["yaxis"]["ticktext"][-1])
+    assert label == f"yours {request_label(arrival)} ■"
+    assert len(label) * MONO_12_PX <= layout["margin"]["l"] - 3
 
 
 @pytest.mark.parametrize("look", [LIGHT, DARK], ids=lambda look: look.name)

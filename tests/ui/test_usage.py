@@ -82,7 +82,14 @@ def test_labels_name_the_counts_of_the_newest_step():
         f"<b>{now.cached}</b> kept",
         f"<b>{now.free}</b> free",
     ]
+    assert now.prefix_queries
     assert words[4] == f"<b>{now.hit_rate:.0%}</b> prefix hits".replace("%", " %")
+
+
+def test_before_anything_was_looked_up_there_is_no_hit_rate_as_in_the_header():
+    view = Replay().follow(make_engine(64)[1])
+    assert view.usage[-1].prefix_queries == 0
+    assert [note.text for note in drawn(usage, view).layout.annotations][4] == "<b>–</b> prefix hits"
 
 
 def test_a_large_pool_with_little_in_it_is_seen_enlarged_beside_the_whole_pool():

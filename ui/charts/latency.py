@@ -176,7 +176,7 @@ def figure(view: EngineView, look: Look = LIGHT, size: Size | None = None, focus
                     left_px=_LEFT - 4,
                 ),
                 *part_words(steps, panels.steps_x[1], panels.steps_y, panels.height, look),
-                empty_sentence("" if rows or steps else EMPTY, look),
+                empty_sentence("" if rows or steps else EMPTY, look, panels.width),
             ],
         ),
     }

@@ -7,11 +7,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from ui.charts.theme import MONO, SANS, Look
+from ui.charts.wording import wrapped
 
 HEADLINE_PX = 17
 """Height that ``headline`` takes at the top of a chart."""
 INVISIBLE = "rgba(0,0,0,0)"
 """Colour of marks that are there for their hover only."""
+_SENTENCE_PX = 6.7
+"""Width of a character of ``empty_sentence``, on average."""
 
 
 HOVER = "%{hovertext}<extra></extra>"
@@ -93,9 +96,14 @@ def headline(text: str, look: Look, *, x: float = 0, y: float = 1, left_px: floa
     )
 
 
-def empty_sentence(text: str, look: Look) -> dict[str, Any]:
-    """What will appear here, in the middle of a chart that has nothing to show; "" for one that has."""
-    return note(text, look.muted, x=0.5, y=0.5, xref="paper", yref="paper", size=12.5)
+def empty_sentence(text: str, look: Look, width: float) -> dict[str, Any]:
+    """What will appear here, in the middle of a chart that has nothing to show; "" for one that has.
+
+    In lines that have room in ``width`` pixels, those of the plot; what is drawn below does not run through them.
+    """
+    words = wrapped(text, width, _SENTENCE_PX)
+    ground = look.card if words else INVISIBLE
+    return note(words, look.muted, x=0.5, y=0.5, xref="paper", yref="paper", size=12.5, bgcolor=ground)
 
 
 def note(text: str, color: str, *, size: float = 10.5, **place: Any) -> dict[str, Any]:

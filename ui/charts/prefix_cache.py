@@ -77,7 +77,7 @@ def figure(view: EngineView, look: Look = LIGHT, size: Size | None = None, focus
                     yshift=1,
                 ),
                 *_group_words(plan, view, look),
-                empty_sentence("" if view.prefix else EMPTY, look),
+                empty_sentence("" if view.prefix else EMPTY, look, size.width - LEFT_PX - RIGHT_PX),
             ],
         ),
     }

@@ -9,7 +9,7 @@ from ui.charts.wording import counted, longest_that_fits, percent
 from ui.view import EngineView, RequestTrack, request_label
 
 EMPTY = (
-    "Full blocks of prompts and answers will stand here:<br>"
+    "Full blocks of prompts and answers will stand here: "
     "a prompt that begins like them need not compute them again."
 )
 _IDS_SHOWN = 8

@@ -155,7 +155,7 @@ def figure(view: EngineView, look: Look = LIGHT, size: Size | None = None, focus
                     yref="y",
                     align="left",
                 ),
-                empty_sentence("" if view.steps else EMPTY, look),
+                empty_sentence("" if view.steps else EMPTY, look, size.width - _LEFT - _RIGHT),
             ],
         ),
     }

@@ -35,7 +35,8 @@ CAPTION = (
 )
 ROW_PX = 15
 """Least height of a row; what does not fit is left out, oldest finished first."""
-_LEFT = 70
+_LEFT = 86
+"""Room for "yours" and three letters: those of the 703rd request and later."""
 _RIGHT = 12
 _CHAR_PX = 6.0
 _WORDS_OFFSET = -0.14

@@ -117,7 +117,7 @@ def figure(view: EngineView, look: Look = LIGHT, size: Size | None = None, focus
             annotations=[
                 *_band_labels([(band.label, band.counts[-1]) for band in bands], total, plot_h, look),
                 _label(
-                    f"<b>{view.usage[-1].hit_rate:.0%}</b> prefix hits".replace("%", " %"),
+                    f"<b>{_hit_words(view.usage[-1])}</b> prefix hits",
                     (_STRIP_BOTTOM + 1) / 2,
                     look,
                     yref="paper",
@@ -241,6 +241,11 @@ def _wedge(stack_right: float, bar_left: float, share: float, look: Look) -> lis
 
 
 # ---------------------------------------------------------------- words
+
+
+def _hit_words(usage: StepUsage) -> str:
+    """As the header of the page says it: nothing was looked up yet is not 0 %."""
+    return f"{100 * usage.hit_rate:.0f} %" if usage.prefix_queries else "–"
 
 
 def _band_labels(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 
 CHAR_PX = 6.1
@@ -11,6 +12,11 @@ CHAR_PX = 6.1
 def longest_that_fits(wordings: Sequence[str], px: float, char_px: float = CHAR_PX) -> str:
     """The first of ``wordings`` (the longest first) that has room, else the last; tags take none."""
     return next((text for text in wordings if visible_length(text) * char_px <= px), wordings[-1])
+
+
+def wrapped(text: str, px: float, char_px: float = CHAR_PX) -> str:
+    """In lines of at most ``px``, as far as its words are short enough."""
+    return "<br>".join(textwrap.wrap(text, max(12, int(px / char_px)), break_long_words=False))
 
 
 def visible_length(text: str) -> int:
