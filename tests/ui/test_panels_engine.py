@@ -19,7 +19,7 @@ from ui.host.engine_options import (
     pace_words,
     pool_bytes,
 )
-from ui.panels.engine import panel_label, shown_values, status_html, summary_html, to_options
+from ui.panels.engine import default_values, panel_label, shown_values, status_html, summary_html, to_options
 from ui.settings import Settings
 
 NAMES = [field.name for field in FIELDS]
@@ -43,6 +43,22 @@ class FakeHost:
 
     def check_options(self, options: EngineOptions) -> None:
         check_memory(options, 1024, 10_000_000)
+
+
+@pytest.mark.parametrize(("longest", "context"), [(2048, 2048), (131_072, 8192)])
+def test_defaults_are_those_of_the_start_also_for_what_the_model_decides(longest, context):
+    """A context length that somebody applied stayed when Defaults was pressed."""
+    host = FakeHost(default_options=EngineOptions(num_blocks=64))
+    host.engine.longest_context = longest
+    assert dict(zip(NAMES, shown_values(host), strict=True))["max_model_len"] not in (2048, 8192)
+    defaults = to_options(default_values(host))
+    assert defaults == EngineOptions(num_blocks=64, max_model_len=context)
+
+
+def test_a_pool_that_memory_decides_stays_as_the_engine_has_it():
+    host = FakeHost(default_options=EngineOptions(num_blocks=None))
+    host.engine.longest_context = 2048
+    assert to_options(default_values(host)).num_blocks == 64
 
 
 def test_every_option_of_the_page_reaches_the_engines_config():

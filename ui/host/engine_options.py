@@ -174,7 +174,7 @@ class EngineOptions:
         Raises:
             ConfigError: with both numbers.
         """
-        length = self.max_model_len or min(longest, DEFAULT_MAX_MODEL_LEN)
+        length = self.context_length(longest)
         if length > longest:
             raise ConfigError(
                 f"context length={length:,} is more than {model} was made for; allowed: 2 to {longest:,}."
@@ -185,6 +185,10 @@ class EngineOptions:
                 f"{self.max_num_batched_tokens:,} and the context length {length:,}. Raise the budget, lower the "
                 "context length, or switch chunked prefill on."
             )
+
+    def context_length(self, longest: int) -> int:
+        """Tokens of context that an engine gets from these options, over a model made for ``longest``."""
+        return self.max_model_len or min(longest, DEFAULT_MAX_MODEL_LEN)
 
     def for_model(self, longest: int) -> EngineOptions:
         """The same for another model: a context length was chosen for the one before."""

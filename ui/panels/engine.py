@@ -146,13 +146,6 @@ def _connect_fields(panel: EnginePanel, apply: gr.Button, defaults: gr.Button) -
             return [_problem(f"Not applied: {error}"), gr.skip()]
         return [status_html(host.state), gr.update(interactive=False)]
 
-    def on_defaults() -> list[Any]:
-        options = host.default_options
-        values = [getattr(options, field.name) for field in FIELDS]
-        shown = shown_values(host)
-        # What depends on model and memory: as the engine has it.
-        return [shown[i] if value is None else value for i, value in enumerate(values)]
-
     gr.on(
         [field.change for field in fields],
         on_change,
@@ -162,7 +155,7 @@ def _connect_fields(panel: EnginePanel, apply: gr.Button, defaults: gr.Button) -
         **QUIET,
     )
     apply.click(on_apply, fields, [panel.status, apply], **QUIET)
-    defaults.click(on_defaults, None, fields, **QUIET)
+    defaults.click(lambda: list(default_values(host)), None, fields, **QUIET)
 
 
 # ---------------------------------------------------------------- the engine's own clock
@@ -241,6 +234,18 @@ def shown_values(host: EngineHost) -> tuple[Any, ...]:
         info = engine.loop.engine.info
         options = replace(options, num_blocks=min(info.num_blocks, 8192), max_model_len=info.max_model_len)
     return tuple(getattr(options, field.name) for field in FIELDS)
+
+
+def default_values(host: EngineHost) -> tuple[Any, ...]:
+    """What the page was started with, in the order of ``FIELDS``; None, before there is an engine, where the model
+    or memory decide. The context is that of the model, not what somebody has made of it since."""
+    options, engine = host.default_options, host.engine
+    if engine is not None:
+        options = replace(options, max_model_len=options.context_length(engine.longest_context))
+    values = tuple(getattr(options, field.name) for field in FIELDS)
+    return tuple(
+        now if value is None else value for value, now in zip(values, shown_values(host), strict=True)
+    )
 
 
 def to_options(values: Sequence[Any]) -> EngineOptions:

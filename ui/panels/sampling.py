@@ -269,8 +269,12 @@ def to_params(values: Sequence[Any], max_answer_tokens: int | None = None) -> Sa
                 raise InvalidRequestError(
                     f"{field.label}={value:g} is out of range; allowed: 0 to {field.highest:g} ({field.hint})."
                 )
+    asked = settings["max_tokens"]
+    if asked is not None and asked < 1:
+        raise InvalidRequestError(
+            f"max tokens={asked} is out of range; allowed: 1 or more (empty: as many as fit)."
+        )
     if max_answer_tokens is not None:
-        asked = settings["max_tokens"]
         if asked is None:
             settings["max_tokens"] = max_answer_tokens
         elif asked > max_answer_tokens:
