@@ -59,11 +59,14 @@
     card.querySelector("#focus-close").addEventListener("click", () => focus(null));
   }
 
-  let shown = "";
+  let shown = "", story = "";
 
   function show(answer) {
     if (!card) return;
     const told = focused && answer.card && answer.card.request === focused.request ? answer.card : null;
+    const isOther = answer.clock && story && answer.clock.story !== story;
+    if (answer.clock) story = answer.clock.story;
+    if (isOther && told && !told.found) return focus(null);  // it was of an engine, or of a file, that is gone
     card.hidden = !told;
     const text = JSON.stringify(told);
     if (!told || text === shown) return;

@@ -159,7 +159,8 @@
 
   function config(chart) {
     chart.config = chart.config || { displaylogo: false, displayModeBar: "hover", responsive: false, scrollZoom: false,
-      doubleClick: false, modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d", "resetScale2d"],
+      doubleClick: false, modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d", "resetScale2d",
+        "sendChartToCloud"],  // what is on this page stays here
       modeBarButtonsToAdd: [{ name: "whole", title: "Show everything again (or double-click)", icon: Plotly.Icons.home,
         click: () => unzoom(chart) }] };
     return chart.config;

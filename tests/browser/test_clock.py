@@ -9,6 +9,7 @@ from tests.browser.support.clock import assert_charts_show, readout, wait_for_st
 from tests.browser.support.running_page import page_in_process
 from ui.charts.focus import Focus
 from ui.charts.timeline import TITLE as TIMELINE
+from ui.host.engine_options import EngineOptions
 
 pytestmark = pytest.mark.browser
 PLACES = """JSON.stringify([
@@ -228,6 +229,39 @@ def test_another_model_leaves_nothing_of_the_old_charts_behind(tiny_model, open_
         held = tab.evaluate("window.microVLLM.figure('scheduler-timeline').figure.layout.xaxis.range")
         assert shown == held
         tab.close()
+
+
+def test_a_request_of_an_engine_that_is_gone_is_not_followed_any_more(tiny_model, open_tab):
+    """Its card stayed, over the charts of an engine that had never heard of it."""
+    with page_in_process(str(tiny_model)) as page:
+        tab = open_tab(page.url)
+        set_number(tab, "max-tokens", "5")
+        send(tab, "follow me")
+        wait_for_answers(tab, 1)
+        follow = "id => window.microVLLM.focus({ request: id })"
+        tab.evaluate(follow, page.host.view().requests[-1].request_id)
+        tab.wait_for_selector("#focus-card:not([hidden])")
+        tab.evaluate("window.addEventListener('mv:focus', ({ detail }) => { window.followed = detail; })")
+        page.host.rebuild(EngineOptions(num_blocks=32))
+        tab.wait_for_function("document.querySelector('[data-head=total]').textContent === '32'")
+        tab.wait_for_function("window.followed === null")
+        assert tab.is_hidden("#focus-card")
+        send(tab, "once more")
+        wait_for_answers(tab, 2)
+        tab.evaluate(follow, page.host.view().requests[-1].request_id)
+        tab.wait_for_selector("#focus-card:not([hidden])")
+        assert "yours" in tab.inner_text("#focus-card")
+        tab.close()
+
+
+def test_no_button_of_a_chart_leads_away_from_this_page(served, open_tab):
+    """Plotly has one that uploads the chart to its makers' servers."""
+    tab = open_tab(served.url)
+    names = set(tab.locator(".mv-plot .modebar-btn").all_inner_texts()) | set(
+        tab.locator(".mv-plot .modebar-btn").evaluate_all("all => all.map(b => b.dataset.title || '')")
+    )
+    assert any("Show everything again" in name for name in names), names
+    assert not [name for name in names if "Share" in name or "loud" in name]
 
 
 def test_charts_that_live_long_keep_their_node_and_zoom_and_pile_up_nothing(served, open_tab):

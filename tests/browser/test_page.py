@@ -145,6 +145,32 @@ def test_on_a_phone_charts_are_tabs_of_full_size(served, open_tab):
         )
 
 
+@pytest.mark.parametrize("width", [1440, 1280])
+def test_the_numbers_of_the_header_are_whole_however_wide_they_get(served, open_tab, width):
+    """With three digits in use the last one was cut; of a paused engine nothing but the model was to be seen."""
+    tab = open_tab(served.url, width=width)
+    # In one go: the page writes its own numbers there again and again.
+    cut = tab.evaluate(
+        """wide => {
+          const node = name => document.querySelector(`[data-head="${name}"]`);
+          const box = one => one.getBoundingClientRect();
+          for (const [name, text] of Object.entries(wide)) node(name).textContent = text;
+          const right = box(document.querySelector(".mv-pills")).right;
+          return Object.keys(wide).filter(name => !box(node(name)).width ||
+            box(node(name)).right > Math.min(right, box(node(name).closest(".pill")).right) + 0.5);
+        }""",
+        {
+            "running": "32",
+            "waiting": "128",
+            "used": "1,024",
+            "total": "8,192",
+            "hits": "100 %",
+            "paused": " · engine paused",
+        },
+    )
+    assert cut == []
+
+
 def test_nothing_jumps_while_text_streams(served, open_tab):
     tab = open_tab(served.url)
     tab.wait_for_function("document.querySelectorAll('.mv-plot .main-svg').length >= 3")
