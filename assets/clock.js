@@ -32,7 +32,7 @@
     if (play && cursor >= told.last) live();
     if (marksChanged) drawMarks();
     render();
-    if (play) window.microVLLM.pollSoon();
+    if (play) window.microVLLM.stayBusy();
   }
 
   function changeStory(told) {

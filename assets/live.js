@@ -60,11 +60,12 @@
     again = false;
     let wait = CALM;
     try {
-      const answer = await ask();
+      const asked = performance.now(), answer = await ask(), answered = performance.now();
       await show(answer);
       const now = performance.now();
       if (answer.head.running || answer.head.waiting || answer.head.status === "loading") busyUntil = now + BUSY;
-      if (now < busyUntil || !window.Plotly) wait = Math.max(FAST, answer.next || 0, rest());
+      if (now < busyUntil || !window.Plotly)
+        wait = Math.max(asked + FAST - now, answered + (answer.next || 0) - now, rest());
       if (answer.again) wait = answer.again;
     } catch (error) {
       await setOffline();
@@ -114,6 +115,9 @@
     if (polling) again = true;
     else timer = setTimeout(poll, 0);
   }
+
+  // Something goes on here: ask often for a while, but not without the pauses that others need.
+  function stayBusy() { busyUntil = performance.now() + BUSY; }
 
   // Whoever does something wants to see what comes of it.
   function awaken() {
@@ -299,5 +303,5 @@
   }
 
   window.microVLLM = Object.assign(window.microVLLM || {},
-    { header: startHeader, chart, notes: startNotes, pane, part, pollSoon, viewer, figure });
+    { header: startHeader, chart, notes: startNotes, pane, part, pollSoon, stayBusy, viewer, figure });
 })();
