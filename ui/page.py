@@ -114,7 +114,7 @@ def build_page(host: EngineHost) -> Page:
                 with gr.Column(elem_id="room-tokens", elem_classes="mv-room"):
                     tokenizer = build_tokenizer_room(context)
                 with gr.Column(elem_id="panels"):
-                    controls = build_sampling_panel(host.settings.limits.words())
+                    controls = build_sampling_panel(host.settings.limits.words(), admission.max_answer_tokens)
                     with fold("System prompt", "system-panel") as system_toggle:
                         system_prompt = gr.Textbox(
                             label="system prompt",

@@ -203,8 +203,13 @@ def test_a_hosted_page_tells_its_limits_and_its_engine_panel_is_read_only(tiny_m
         assert tab.is_disabled("#load-model")
         assert tab.is_disabled("#model input")
         set_number(tab, "max-tokens", "5000")
+        tab.wait_for_function("document.querySelector('#sampling-problem').innerText.includes('512')")
         send(tab, "hello")
         assert "512" in tab.wait_for_selector(".toast-body").inner_text()
+        # The message stays for long; it once lay over the rooms.
+        for room in ("workload", "chat"):
+            tab.click(f'[data-room="{room}"]', timeout=3000)
+        assert tab.is_visible(".toast-body")
         tab.close()
 
 

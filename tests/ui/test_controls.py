@@ -88,6 +88,8 @@ def test_wrong_values_are_refused_with_field_and_range(changes, words):
 
 def test_values_in_range_are_no_problem():
     assert problem_html(values()) == ""
+    assert problem_html(values(max_tokens=512), 512) == ""
+    assert "allows (512)" in problem_html(values(max_tokens=513), 512), "the limit of a shared server"
     assert problem_html(values(temperature=2, top_p=1, seed="7", max_tokens=None)) == ""
     assert "<b>" not in problem_html(values(seed="<b>"))
 

@@ -145,8 +145,9 @@ class Controls:
         return [*self.numbers, self.stop_strings]
 
 
-def build_sampling_panel(note: str = "") -> Controls:
-    """Must be called where the panel belongs on the page. ``note`` tells the limits of a shared server."""
+def build_sampling_panel(note: str = "", max_answer_tokens: int | None = None) -> Controls:
+    """Must be called where the panel belongs on the page. ``note`` tells the limits of a shared server, of which
+    ``max_answer_tokens`` is one."""
     defaults = [field.default for field in FIELDS]
     with fold(sentence(*defaults, ""), "sampling-panel") as toggle:
         with gr.Row(elem_id="preset-row"):
@@ -202,7 +203,7 @@ def build_sampling_panel(note: str = "") -> Controls:
     )
     gr.on(
         [component.change for component in controls.inputs],
-        lambda *values: (sentence(*values), preset_of(*values), problem_html(values)),
+        lambda *values: (sentence(*values), preset_of(*values), problem_html(values, max_answer_tokens)),
         controls.inputs,
         [toggle, preset, problem],
         queue=False,
@@ -285,10 +286,10 @@ def to_params(values: Sequence[Any], max_answer_tokens: int | None = None) -> Sa
     return SamplingParams(**settings)
 
 
-def problem_html(values: Sequence[Any]) -> str:
+def problem_html(values: Sequence[Any], max_answer_tokens: int | None = None) -> str:
     """Why these values would be refused, as soon as they are typed; "" if they would not."""
     try:
-        to_params(values)
+        to_params(values, max_answer_tokens)
     except InvalidRequestError as error:
         return f'<p class="status error" role="status">{html.escape(str(error))}</p>'
     return ""
