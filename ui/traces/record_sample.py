@@ -10,19 +10,18 @@ need them, and the file stays small.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Iterator
 from pathlib import Path
-
-import msgspec
 
 from micro_vllm.config import EngineConfig
 from micro_vllm.engine.engine import Engine
 from micro_vllm.model_loader import load_model
+from micro_vllm.model_loader.loaded import LoadedModel
 from micro_vllm.sampling.params import SamplingParams
-from micro_vllm.trace import RequestQueued, SampledToken, TokensSampled, TraceEvent, TraceLog
+from micro_vllm.trace import TraceLog
 from micro_vllm.trace.jsonl import write_trace
 from ui.server import SAMPLE_TRACE
 from ui.settings import BLOCK_SIZE, DEFAULT_MODEL
+from ui.traces.redact import without_tokens
 
 NUM_BLOCKS = 40
 LAST_STEP = 118
@@ -55,6 +54,7 @@ def record(model: str, path: Path) -> int:
         max_num_batched_tokens=96,
         trace=log,
     )
+    _warm_up(loaded)
     engine = Engine(config, loaded)
     waiting = list(ARRIVALS)
     for step in range(1, LAST_STEP + 1):
@@ -79,15 +79,15 @@ def record(model: str, path: Path) -> int:
     return len(events)
 
 
-def without_tokens(events: Iterable[TraceEvent]) -> Iterator[TraceEvent]:
-    """The same story without anybody's words."""
-    for event in events:
-        if isinstance(event, RequestQueued):
-            event = msgspec.structs.replace(event, prompt_token_ids=())
-        elif isinstance(event, TokensSampled):
-            tokens = tuple(SampledToken(request_id=token.request_id, token_id=0) for token in event.tokens)
-            event = msgspec.structs.replace(event, tokens=tokens)
-        yield event
+def _warm_up(loaded: LoadedModel) -> None:
+    """A model's first steps cost more than all later ones, and would be what the latency chart shows."""
+    engine = Engine(EngineConfig(num_gpu_blocks_override=NUM_BLOCKS, block_size=BLOCK_SIZE), loaded)
+    engine.add_request(
+        {"prompt_token_ids": list(range(100, 196))}, SamplingParams(max_tokens=8, ignore_eos=True)
+    )
+    for _ in range(8):
+        engine.step()
+    engine.close()
 
 
 def main() -> None:
