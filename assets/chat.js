@@ -214,7 +214,11 @@
 
   async function ask(document_) {
     for (let tries = 0; tries < 5; tries++) {
-      try { return await parts.server.render(document_); } catch (error) { /* the server is away: again, in a moment */ }
+      // Without a connection Gradio's call throws, or answers with nothing: again, in a moment.
+      try {
+        const told = await parts.server.render(document_);
+        if (told) return told;
+      } catch (error) { /* as above */ }
       await new Promise((go) => setTimeout(go, 1000 * (tries + 1)));
     }
     return null;

@@ -216,7 +216,7 @@
     const words = loading ? head.message + share : "no model is loaded";
     setText("model", head.closing ? "the server is shutting down" : head.total ? head.model : words);
     setText("badge", head.closing ? "" : [head.badge, head.dtype].filter(Boolean).map((t) => " · " + t).join(""));
-    for (const name of ["running", "waiting", "used", "total"]) setText(name, String(head[name]));
+    for (const name of ["running", "waiting", "used", "total"]) setText(name, head[name].toLocaleString("en"));
     setText("hits", head.hits == null ? "–" : head.hits + " %");
     setText("paused", head.paused ? " · engine paused" : "");
     setMood(head.closing ? "error" : head.paused ? "paused" : head.total ? (head.running ? "busy" : "ready") : head.status);

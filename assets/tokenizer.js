@@ -39,9 +39,10 @@
       clearTimeout(timer);
       timer = setTimeout(async () => {
         const mine = ++asked;
-        let told;
-        try { told = await ask(); } catch (error) { told = { error: "The server does not answer; try again in a moment." }; }
-        if (mine === asked) show(told);
+        let told = null;
+        try { told = await ask(); } catch (error) { /* said below */ }
+        // Without a connection Gradio's call throws, or answers with nothing.
+        if (mine === asked) show(told || { error: "The server does not answer; try again in a moment." });
       }, pause);
     };
   }

@@ -112,6 +112,11 @@ def test_a_server_that_dies_in_the_middle_of_an_answer_leaves_what_had_come(tiny
         assert "broke off" in line
         assert answer_text(tab)
         assert tab.is_enabled("#send")
+        # Gradio's calls answer with nothing then; the tokens room once threw.
+        tab.click('[data-room="tokens"]')
+        tab.fill("#tokenizer-input textarea", "how many tokens?")
+        for part in (".pieces-part", "#template-preview"):
+            assert "does not answer" in tab.wait_for_selector(f"{part} .note:not([hidden])").inner_text()
         tab.close()
 
 

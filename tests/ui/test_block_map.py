@@ -190,3 +190,15 @@ def test_a_decode_step_changes_a_few_entries_and_no_whole_array_over_cells():
         assert found
         assert len(json.dumps(found)) < 2000
         assert all(not isinstance(value, list) or len(value) < 50 for _, value in found)
+
+
+@pytest.mark.parametrize("num_blocks", [256, 2001, 8192])
+def test_the_words_of_the_first_row_are_whole_however_low_it_is(num_blocks):
+    """At 2,001 blocks the upper half of the first row's number and of the null block's sign was cut off."""
+    size = Size(440, 170)
+    figure = block_map.figure(Replay().follow(make_engine(num_blocks)[1]), LIGHT, size)
+    row_px = lay_out(num_blocks, size).cell_height
+    for words in [trace for trace in figure["data"] if trace.get("mode") == "text" and 0.5 in trace["y"]]:
+        over = words["textfont"]["size"] * 0.75 / 2 - row_px / 2  # digits are three quarters of their size
+        assert over <= 0 or words["cliponaxis"] is False
+        assert over <= figure["layout"]["margin"]["t"]

@@ -43,7 +43,7 @@ def figure(view: EngineView, look: Look = LIGHT, size: Size | None = None, focus
         "data": [*cell_traces(scene), *trail_traces(scene), _row_numbers(scene, size), *_null(scene)],
         "layout": base_layout(
             look,
-            margin={"l": 2, "r": 2, "t": 2, "b": 2},
+            margin={"l": 2, "r": 2, "t": 3, "b": 1},
             barmode="overlay",
             xaxis=bare_axis(range=[-1 - grid.numbers, grid.columns]),
             yaxis=bare_axis(range=[grid.rows, 0]),
@@ -59,6 +59,7 @@ def _null(scene: Scene) -> list[Trace]:
     box = (left + grid.pad_x, grid.pad_y, left + 1 - grid.pad_x, 1 - grid.pad_y)
     sign = words([left + 0.5], [0.5], ["∅"], look.muted, max(9, min(15, round(grid.cell_px * 0.5))))
     del sign["hoverinfo"]
+    sign["cliponaxis"] = False
     sign["hovertemplate"] = (
         "<b>null block</b><br>Holds no token. It stands in a table<br>where blocks fell out of a sliding<br>"
         "window, and pads short tables.<extra></extra>"
@@ -78,4 +79,5 @@ def _row_numbers(scene: Scene, size: Size) -> Trace:
         scene.look.muted,
         11,
     )
-    return {**numbers, "textposition": "middle left"}
+    # Of a large pool the rows are lower than their numbers: those of the first one stand out of the plot.
+    return {**numbers, "textposition": "middle left", "cliponaxis": False}
