@@ -286,9 +286,24 @@ def test_two_tabs_share_the_batch_and_not_the_cards(slow, open_tab):
 # ---------------------------------------------------------------- odd input, a model that is not there yet
 
 
-def test_wrong_input_is_told_and_what_was_typed_stays(served, open_tab):
+def test_wrong_input_is_told_and_what_was_typed_stays(served, open_tab, caplog, capfd):
+    """P18, gradio #2371, for the number of requests; nothing of it is an error of the server."""
     tab = open_tab(served.url)
     enter(tab)
+    for typed, words in (
+        ("0", "requests=0 is out of range; allowed: 2 to 64."),
+        ("999", "requests=999 is out of range; allowed: 2 to 64."),
+        ("2.5", "requests=2.5 is not a whole number; allowed: 2 to 64."),
+        ("", "requests is empty; allowed: 2 to 64."),
+    ):
+        tab.fill("#workload-size input", typed)
+        tab.press("#workload-size input", "Tab")
+        tab.click("#run-workload")
+        assert words in tab.wait_for_selector(".toast-body").inner_text()
+        assert tab.input_value("#workload-size input") == typed
+        tab.click(".toast-close")
+        tab.wait_for_selector(".toast-body", state="detached")
+    assert "Traceback" not in caplog.text + capfd.readouterr().err
     choose(tab, "lines")
     tab.click("#run-workload")
     assert "one prompt a line" in tab.wait_for_selector(".toast-body").inner_text()

@@ -116,12 +116,10 @@ def build_workload_room(context: PageContext) -> WorkloadRoom:
         if words := limits_words(context.host.settings.limits):
             gr.HTML(f"<p class='note'>{words}</p>", elem_id="workload-limits")
         with gr.Row(elem_id="workload-buttons"):
+            # Without Gradio's own bounds: it refuses in words without the range, with a traceback in the server's log.
             size = gr.Number(
                 first.size,
                 label="requests",
-                minimum=SIZES[0],
-                maximum=SIZES[1],
-                precision=0,
                 step=1,
                 min_width=80,
                 elem_id="workload-size",
@@ -170,6 +168,10 @@ def _own_params(name: str, values: Sequence[Any], max_answer_tokens: int | None)
 def _checked_size(size: Any) -> int:
     """Raises InvalidRequestError with the value and the range."""
     low, high = SIZES
+    if size is None:
+        raise InvalidRequestError(f"requests is empty; allowed: {low} to {high}.")
     if isinstance(size, bool) or not isinstance(size, int | float) or not low <= size <= high:
         raise InvalidRequestError(f"requests={size} is out of range; allowed: {low} to {high}.")
+    if size != int(size):
+        raise InvalidRequestError(f"requests={size} is not a whole number; allowed: {low} to {high}.")
     return int(size)
