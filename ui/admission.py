@@ -7,6 +7,7 @@ from typing import Any
 
 from micro_vllm.errors import InvalidRequestError, MicroVLLMError
 from micro_vllm.sampling.params import SamplingParams
+from ui.charts.wording import counted
 from ui.host.engine_host import EngineHost, ServingEngine
 from ui.visitors import Visitor, Visitors
 
@@ -112,7 +113,7 @@ def check_length(num_tokens: int, engine: ServingEngine, limit: int | None) -> N
     if num_tokens > longest:
         why = {
             info.max_model_len - 1: "the model's context",
-            pool: f"the KV cache of {info.num_blocks:,} blocks",
+            pool: f"the KV cache of {counted(info.num_blocks, 'block')}",
         }.get(longest, "the limit of this shared server")
         raise InvalidRequestError(
             f"With your message this chat is {num_tokens:,} tokens long; at most {longest:,} are allowed ({why}). "

@@ -165,3 +165,11 @@ def test_refresh_leaves_alone_what_is_being_typed():
     again = panel.updates(state, engine_id)
     assert len(again) == len(first)
     assert all(value == gr.skip() for value in again[2 : 3 + len(FIELDS)])
+
+
+def test_one_block_is_said_as_one():
+    engine, _ = make_engine(1, max_num_batched_tokens=256)
+    host = FakeHost(engine=SimpleNamespace(loop=SimpleNamespace(engine=engine), bytes_per_token=1024))
+    assert panel_label(host).startswith("Engine · 1 block × 16")
+    assert "1 block × 16 slots" in summary_html(host, values(num_blocks=1))
+    assert "64 blocks × 16 slots" in summary_html(host, values(num_blocks=64))

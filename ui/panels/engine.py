@@ -11,6 +11,7 @@ from typing import Any
 import gradio as gr
 
 from micro_vllm.errors import ConfigError
+from ui.charts.wording import counted
 from ui.context import PageContext
 from ui.fold import fold
 from ui.host.engine_host import EngineHost, HostState
@@ -272,7 +273,7 @@ def summary_html(host: EngineHost, values: Sequence[Any]) -> str:
         return _problem(str(error))
     assert options.num_blocks is not None
     tokens = options.num_blocks * options.block_size
-    words = f"{options.num_blocks:,} blocks × {options.block_size} slots = <b>{tokens:,} tokens</b>"
+    words = f"{counted(options.num_blocks, 'block')} × {options.block_size} slots = <b>{tokens:,} tokens</b>"
     engine = host.engine
     if engine is not None:
         size = pool_bytes(options.num_blocks, options.block_size, engine.bytes_per_token)
@@ -299,7 +300,9 @@ def panel_label(host: EngineHost) -> str:
     parts = ["Engine"]
     if host.pace:
         parts.append(pace_words(host.pace))
-    parts.append(f"{blocks:,} blocks × {values['block_size']}" if blocks is not None else "no blocks yet")
+    parts.append(
+        f"{counted(blocks, 'block')} × {values['block_size']}" if blocks is not None else "no blocks yet"
+    )
     parts.append(f"budget {values['max_num_batched_tokens']:,}")
     parts.append(f"prefix cache {'on' if values['enable_prefix_caching'] else 'off'}")
     return " · ".join(parts)
