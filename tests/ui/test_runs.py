@@ -155,6 +155,7 @@ def test_the_token_strip_gets_the_answers_that_ask_for_alternatives(open_page):
 def test_all_that_starts_together_is_planned_by_one_step(open_page):
     """Even while the engine is busy: the requests are queued between two of its steps."""
     page = open_page()
+    page.loop.pace = 0.01  # grace is still writing when ada comes, however slow this test is at looking
     page.start([item(max_tokens=400)], "grace")
     wait_until(lambda: page.statuses("grace") == ["writing"])
     page.start(items(6), "ada")
