@@ -121,7 +121,7 @@ def test_playing_goes_through_the_steps_to_the_end_and_then_is_live(served, open
         tab.keyboard.press("ArrowLeft")
     watch_steps(tab)
     wait_for_step(tab, last - 25)
-    tab.select_option("#play-speed", "10")
+    tab.select_option("#play-speed", "5")
     tab.click("#play")
     assert pressed(tab, "play")
     tab.wait_for_function("document.querySelector('#live').getAttribute('aria-pressed') === 'true'")
