@@ -101,6 +101,8 @@ def quiet_axis(look: Look, **changes: Any) -> dict[str, Any]:
         "gridcolor": look.grid,
         "ticks": "",
         "tickangle": 0,
+        # Otherwise Plotly measures every label of every frame, and remembers all that it has ever measured.
+        "ticklabeloverflow": "allow",
         "tickfont": {"family": MONO, "size": 11, "color": look.muted},
         **changes,
     }
