@@ -47,13 +47,13 @@ def test_a_visitor_chats_with_smollm2_and_watches(open_tab):
         tab.click("#sampling-panel-toggle")
         tab.click("#preset label:has-text('greedy')")
         tab.wait_for_function("document.querySelector('#temperature input').value === '0'")
-        set_number(tab, "max-tokens", "48")
+        set_number(tab, "max-tokens", "500")  # seconds, also with the native kernels
 
         send(tab, "Write a short story about a lighthouse keeper.")
         tab.wait_for_function("window.texts.length >= 3")
         zoom(tab, 0.1, 0.4)
         zoomed = tab.evaluate(RANGE)
-        assert zoomed[1] - zoomed[0] < 2000, "the drag did not zoom"
+        assert zoomed[1] - zoomed[0] < 4000, "the drag did not zoom: the whole is 40 to 120 steps"
         drawn = tab.evaluate("window.drawn")
         tab.wait_for_function("drawn => window.drawn.every((n, i) => n >= drawn[i] + 2)", arg=drawn)
         assert tab.evaluate(RANGE) == zoomed, "a live update threw the zoom away"
