@@ -4,7 +4,9 @@
 
   let find = null;
 
-  function headers(more) {
+  // A page that has just been opened gets its token a moment later.
+  async function headers(more) {
+    for (let i = 0; i < 50 && !window.microVLLM.viewer(); i++) await new Promise((then) => setTimeout(then, 100));
     return Object.assign({ "X-Viewer": window.microVLLM.viewer() }, more);
   }
 
@@ -25,7 +27,7 @@
   async function download(path, asked, name) {
     find("#trace-error").hidden = true;
     try {
-      const reply = await fetch(path, { method: "POST", headers: headers({ "Content-Type": "application/json" }),
+      const reply = await fetch(path, { method: "POST", headers: await headers({ "Content-Type": "application/json" }),
         body: JSON.stringify(Object.assign({ source: window.microVLLM.source() }, asked)) });
       if (!reply.ok) return complain(await words(reply));
       const link = document.createElement("a");
@@ -44,7 +46,7 @@
     find("#trace-menu > summary").dataset.busy = "";
     try {
       const reply = await fetch("trace/open", { method: "POST", body: file,
-        headers: headers({ "X-File-Name": encodeURIComponent(file.name) }) });
+        headers: await headers({ "X-File-Name": encodeURIComponent(file.name) }) });
       if (!reply.ok) return complain(await words(reply));
       window.microVLLM.sayClock("opened " + (await reply.json()).title);
       window.microVLLM.lookAt("file");
@@ -57,7 +59,7 @@
 
   async function closeTrace() {
     window.microVLLM.lookAt("live");
-    await fetch("trace/close", { method: "POST", headers: headers() }).catch(() => null);
+    await fetch("trace/close", { method: "POST", headers: await headers() }).catch(() => null);
   }
 
   function acceptDrops(target) {
