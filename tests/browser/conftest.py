@@ -12,16 +12,6 @@ import pytest
 
 from tests.browser.support.running_page import RunningPage, page_in_process
 
-RERUNS = 2
-"""A browser on a machine with two busy cores may be late; a fault of the page fails every time."""
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        if item.get_closest_marker("browser"):
-            item.add_marker(pytest.mark.flaky(reruns=RERUNS))
-
-
 CHROMIUM_FLAGS = [
     "--no-sandbox",
     "--disable-gpu",
