@@ -10,12 +10,11 @@ import sys
 from pathlib import Path
 
 import pytest
-import torch
 
 from tests.benchmarks.__main__ import main, parse_args
+from tests.benchmarks.support import save_small_model
 from tests.benchmarks.systems import PEERS, Peer
 from tests.benchmarks.workloads import ALIASES, DEFAULT_WORKLOADS, WORKLOADS
-from tests.engine.support.models import save_tiny_model
 
 
 def test_defaults_are_all_peers_all_workloads_five_rounds():
@@ -88,17 +87,7 @@ def test_a_quick_run_goes_through_every_workload(tmp_path: Path, capsys, monkeyp
         monkeypatch.setenv(name, os.environ.get(name, "error" if "VERBOSITY" in name else "1"))
     for name in ("transformers", "ContinuousBatchingLogger"):
         monkeypatch.setattr(logging.getLogger(name), "level", logging.getLogger(name).level)
-    folder = save_tiny_model(
-        tmp_path / "tiny",
-        dtype=torch.bfloat16,
-        tokenizer=True,
-        vocab_size=320,
-        hidden_size=128,
-        intermediate_size=192,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=32,
-    )
+    folder = save_small_model(tmp_path)
     written = tmp_path / "figures.json"
     assert main(["--quick", "--model", str(folder), "--json", str(written)]) == 0
     words = capsys.readouterr().out

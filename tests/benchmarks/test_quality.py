@@ -11,7 +11,6 @@ import torch
 
 from micro_vllm.engine.output import CompletionOutput, Logprob, RequestOutput
 from micro_vllm.model_loader import load_model
-from micro_vllm.native.compile import NativeUnavailableError, check_available
 from tests.benchmarks.quality import (
     BF16,
     INT8,
@@ -28,7 +27,9 @@ from tests.benchmarks.quality import (
     verdict_line,
     windows_of,
 )
+from tests.benchmarks.support import save_small_model
 from tests.engine.support.models import load_transformers, save_tiny_model, transformers_logits
+from tests.engine.support.native import needs_native
 
 
 def reading(losses: list[float], tokens: list[int], gaps: list[float]) -> Reading:
@@ -102,21 +103,10 @@ def test_a_reading_is_what_the_model_says_of_every_token(tmp_path: Path, tokens_
     torch.testing.assert_close(found.gaps[:39], best[:, 0] - best[:, 1], rtol=1e-3, atol=1e-3)
 
 
+@needs_native
 def test_the_whole_report_runs_on_a_tiny_model(tmp_path: Path, capsys):
-    try:
-        check_available()
-    except NativeUnavailableError as error:
-        pytest.skip(str(error))
-    folder = save_tiny_model(
-        tmp_path / "tiny",
-        dtype=torch.bfloat16,
-        tokenizer=True,
-        vocab_size=320,
-        hidden_size=128,
-        intermediate_size=192,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=32,
+    folder = save_small_model(
+        tmp_path,
         max_position_embeddings=96,
         initializer_range=0.06,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
@@ -64,8 +65,19 @@ def served(tiny_model: Path) -> Iterator[RunningPage]:
 
 
 @pytest.fixture
-def open_tab(chromium) -> Iterator[Callable]:
+def serve_page(tiny_model: Path) -> Iterator[Callable[..., RunningPage]]:
+    """``serve_page(model=None, **page_in_process)`` -> a page of the test's own, served until its tabs are closed."""
+    with contextlib.ExitStack() as pages:
+        yield lambda model=None, **options: pages.enter_context(
+            page_in_process(model or str(tiny_model), **options)
+        )
+
+
+@pytest.fixture
+def open_tab(chromium, serve_page) -> Iterator[Callable]:
     """``open_tab(url)`` -> a Playwright page. At the end: no page error, no console warning, no other host asked.
+
+    Needs ``serve_page`` only to be torn down before it: a tab left alone by its server complains.
 
     ``expect_offline``: the test cuts the connection (server ends, tab reloads); the words about that are no complaint.
     ``expect_refusal``: nor are the browser's about an answer with this status.

@@ -15,7 +15,6 @@ from tests.browser.support.acting import (
     wait_for_tokens,
     wait_until_idle,
 )
-from tests.browser.support.running_page import page_in_process
 
 pytestmark = pytest.mark.browser
 
@@ -97,24 +96,23 @@ def test_the_letter_of_an_answer_follows_its_request_in_the_charts(served, open_
     assert tab.evaluate("window.followed") == {"request": request}
 
 
-def test_a_waiting_answer_says_its_place_in_the_queue(tiny_model, open_tab):
+def test_a_waiting_answer_says_its_place_in_the_queue(serve_page, open_tab):
     """And the line below it is there from the first moment."""
-    with page_in_process(str(tiny_model), pace=0.1) as page:
-        seats = page.loop.engine.config.max_num_seqs
-        others = [page.loop.submit({"prompt_token_ids": [5]}, LONG) for _ in range(seats + 2)]
-        page.wait_for(lambda h: h["running"] == seats and h["waiting"] == 2, 20)
-        tab = open_tab(page.url)
-        send(tab, "may I?")
-        tab.wait_for_selector("#chat .meta")
-        tab.wait_for_function("document.querySelector('#chat .meta').innerText.includes('3rd in the queue')")
-        others[-1].abort()
-        tab.wait_for_function("document.querySelector('#chat .meta').innerText.includes('2nd in the queue')")
-        for other in others:
-            other.abort()
-        wait_for_tokens(tab, 1)
-        tab.click("#stop")
-        wait_until_idle(tab)
-        tab.close()
+    page = serve_page(pace=0.1)
+    seats = page.loop.engine.config.max_num_seqs
+    others = [page.loop.submit({"prompt_token_ids": [5]}, LONG) for _ in range(seats + 2)]
+    page.wait_for(lambda h: h["running"] == seats and h["waiting"] == 2, 20)
+    tab = open_tab(page.url)
+    send(tab, "may I?")
+    tab.wait_for_selector("#chat .meta")
+    tab.wait_for_function("document.querySelector('#chat .meta').innerText.includes('3rd in the queue')")
+    others[-1].abort()
+    tab.wait_for_function("document.querySelector('#chat .meta').innerText.includes('2nd in the queue')")
+    for other in others:
+        other.abort()
+    wait_for_tokens(tab, 1)
+    tab.click("#stop")
+    wait_until_idle(tab)
 
 
 def test_stop_before_the_server_has_heard_of_the_prompt_stops_it(served, open_tab):

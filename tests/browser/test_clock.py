@@ -6,7 +6,6 @@ import pytest
 
 from tests.browser.support.acting import send, set_number, wait_for_answers, wait_for_tokens, wait_until_idle
 from tests.browser.support.clock import assert_charts_show, readout, wait_for_step, watch_steps
-from tests.browser.support.running_page import page_in_process
 from ui.charts.focus import Focus
 from ui.charts.timeline import TITLE as TIMELINE
 from ui.host.engine_options import EngineOptions
@@ -201,57 +200,55 @@ def test_a_click_on_a_request_follows_it_through_the_charts_and_its_card_tells_i
     tab.wait_for_selector("#focus-card", state="hidden")
 
 
-def test_another_model_leaves_nothing_of_the_old_charts_behind(tiny_model, open_tab):
+def test_another_model_leaves_nothing_of_the_old_charts_behind(tiny_model, serve_page, open_tab):
     """P23, vllm-playground 0.1.7: old figures, zoom and cursor go with the engine they were of."""
-    with page_in_process(str(tiny_model)) as page:
-        tab = open_tab(page.url)
-        watch_steps(tab)
-        set_number(tab, "max-tokens", "12")
-        send(tab, "hello")
-        wait_for_answers(tab, 1)
-        tab.evaluate(ZOOM, [2, 6])
-        last = page.host.replay().clock().last_step
-        wait_for_step(tab, last)
-        tab.click("#step-back")
-        wait_for_step(tab, last - 1)
-        first = page.host.engine
-        assert page.host.load(str(tiny_model))
-        page.wait_for(lambda h: page.host.engine is not first, 30)
-        send(tab, "again")
-        wait_for_answers(tab, 2)
-        last = page.host.replay().clock().last_step
-        wait_for_step(tab, last)
-        assert pressed(tab, "live")
-        view = page.host.view()
-        (track,) = view.requests
-        assert_charts_show(tab, view, Focus(frozenset({track.request_id})))
-        shown = tab.evaluate("document.querySelector('#scheduler-timeline .mv-plot').layout.xaxis.range")
-        held = tab.evaluate("window.microVLLM.figure('scheduler-timeline').figure.layout.xaxis.range")
-        assert shown == held
-        tab.close()
+    page = serve_page()
+    tab = open_tab(page.url)
+    watch_steps(tab)
+    set_number(tab, "max-tokens", "12")
+    send(tab, "hello")
+    wait_for_answers(tab, 1)
+    tab.evaluate(ZOOM, [2, 6])
+    last = page.host.replay().clock().last_step
+    wait_for_step(tab, last)
+    tab.click("#step-back")
+    wait_for_step(tab, last - 1)
+    first = page.host.engine
+    assert page.host.load(str(tiny_model))
+    page.wait_for(lambda h: page.host.engine is not first, 30)
+    send(tab, "again")
+    wait_for_answers(tab, 2)
+    last = page.host.replay().clock().last_step
+    wait_for_step(tab, last)
+    assert pressed(tab, "live")
+    view = page.host.view()
+    (track,) = view.requests
+    assert_charts_show(tab, view, Focus(frozenset({track.request_id})))
+    shown = tab.evaluate("document.querySelector('#scheduler-timeline .mv-plot').layout.xaxis.range")
+    held = tab.evaluate("window.microVLLM.figure('scheduler-timeline').figure.layout.xaxis.range")
+    assert shown == held
 
 
-def test_a_request_of_an_engine_that_is_gone_is_not_followed_any_more(tiny_model, open_tab):
+def test_a_request_of_an_engine_that_is_gone_is_not_followed_any_more(serve_page, open_tab):
     """Its card stayed, over the charts of an engine that had never heard of it."""
-    with page_in_process(str(tiny_model)) as page:
-        tab = open_tab(page.url)
-        set_number(tab, "max-tokens", "5")
-        send(tab, "follow me")
-        wait_for_answers(tab, 1)
-        follow = "id => window.microVLLM.focus({ request: id })"
-        tab.evaluate(follow, page.host.view().requests[-1].request_id)
-        tab.wait_for_selector("#focus-card:not([hidden])")
-        tab.evaluate("window.addEventListener('mv:focus', ({ detail }) => { window.followed = detail; })")
-        page.host.rebuild(EngineOptions(num_blocks=32))
-        tab.wait_for_function("document.querySelector('[data-head=total]').textContent === '32'")
-        tab.wait_for_function("window.followed === null")
-        assert tab.is_hidden("#focus-card")
-        send(tab, "once more")
-        wait_for_answers(tab, 2)
-        tab.evaluate(follow, page.host.view().requests[-1].request_id)
-        tab.wait_for_selector("#focus-card:not([hidden])")
-        assert "yours" in tab.inner_text("#focus-card")
-        tab.close()
+    page = serve_page()
+    tab = open_tab(page.url)
+    set_number(tab, "max-tokens", "5")
+    send(tab, "follow me")
+    wait_for_answers(tab, 1)
+    follow = "id => window.microVLLM.focus({ request: id })"
+    tab.evaluate(follow, page.host.view().requests[-1].request_id)
+    tab.wait_for_selector("#focus-card:not([hidden])")
+    tab.evaluate("window.addEventListener('mv:focus', ({ detail }) => { window.followed = detail; })")
+    page.host.rebuild(EngineOptions(num_blocks=32))
+    tab.wait_for_function("document.querySelector('[data-head=total]').textContent === '32'")
+    tab.wait_for_function("window.followed === null")
+    assert tab.is_hidden("#focus-card")
+    send(tab, "once more")
+    wait_for_answers(tab, 2)
+    tab.evaluate(follow, page.host.view().requests[-1].request_id)
+    tab.wait_for_selector("#focus-card:not([hidden])")
+    assert "yours" in tab.inner_text("#focus-card")
 
 
 def test_no_button_of_a_chart_leads_away_from_this_page(served, open_tab):
@@ -295,19 +292,18 @@ def test_charts_that_live_long_keep_their_node_and_zoom_and_pile_up_nothing(serv
     assert after["Nodes"] < before["Nodes"] * 1.5
 
 
-def test_a_tab_under_a_server_that_ends_says_so_and_calls_gradio_no_more(tiny_model, open_tab):
+def test_a_tab_under_a_server_that_ends_says_so_and_calls_gradio_no_more(serve_page, open_tab):
     """P4: Gradio would take the broken answer for a lost connection, and load the page anew, chat and all."""
-    with page_in_process(str(tiny_model)) as page:
-        tab = open_tab(page.url, expect_offline=True)
-        joined = []
-        tab.on("request", lambda r: joined.append(r.url) if "/queue/join" in r.url else None)
-        page.host.close()
-        tab.wait_for_function(
-            "document.querySelector('.mv-header').innerText.includes('the server is shutting down')"
-        )
-        tab.wait_for_timeout(700)
-        assert joined == []
-        tab.close()
+    page = serve_page()
+    tab = open_tab(page.url, expect_offline=True)
+    joined = []
+    tab.on("request", lambda r: joined.append(r.url) if "/queue/join" in r.url else None)
+    page.host.close()
+    tab.wait_for_function(
+        "document.querySelector('.mv-header').innerText.includes('the server is shutting down')"
+    )
+    tab.wait_for_timeout(700)
+    assert joined == []
 
 
 def test_on_a_phone_the_clock_has_two_rows_and_stays_in_reach(served, open_tab):

@@ -161,7 +161,7 @@ def test_the_pace_slows_the_engine_and_99_is_refused(page, open_tab):
     assert page.loop.pace == 0
 
 
-def test_a_load_shows_how_far_it_is_and_can_be_cancelled(tiny_model, open_tab):
+def test_a_load_shows_how_far_it_is_and_can_be_cancelled(tiny_model, serve_page, open_tab):
     go_on = threading.Event()
 
     def load(name, progress):
@@ -172,35 +172,34 @@ def test_a_load_shows_how_far_it_is_and_can_be_cancelled(tiny_model, open_tab):
             time.sleep(0.02)
         return load_model(str(tiny_model), progress=progress)
 
-    with page_in_process(str(tiny_model), load=load) as page:
-        page.wait_for(lambda health: health["status"] == "ok", 60)
-        tab = open_tab(page.url)
-        engine = page.host.engine
-        open_panel(tab, "model-panel")
-        assert tab.is_disabled("#cancel-load")
-        tab.click("#model-list button[data-model='Qwen3-0.6B']")
-        tab.wait_for_function("document.querySelector('#model input').value === 'Qwen3-0.6B'")
-        tab.click("#load-model")
-        wait_for_text(tab, "#model-status", "Downloading it · 40%")
-        wait_for_text(tab, '#model-list tr[data-row="Qwen3-0.6B"]', "loading 40%")
-        assert float(tab.get_attribute("#model-status progress", "value")) == pytest.approx(0.4)
-        wait_for_text(tab, "#model-panel-toggle", "loading Qwen3-0.6B")
-        assert tab.is_disabled("#load-model")
-        set_number(tab, "max-tokens", "6")
-        send(tab, "the old one answers meanwhile")
-        wait_for_answers(tab, 1, "length limit")
-        tab.click("#cancel-load")
-        wait_for_text(tab, "#model-status", "Loading Qwen3-0.6B was cancelled. tiny-llama still answers.")
-        tab.wait_for_function("document.querySelector('#load-model').disabled === false")
-        wait_for_text(tab, '#model-list tr[data-row="Qwen3-0.6B"]', "to download")
-        assert tab.is_disabled("#cancel-load")
-        assert page.host.engine is engine
-        # The next load is not cancelled by the last one's word.
-        go_on.set()
-        tab.click("#load-model")
-        page.wait_for(lambda health: page.host.engine is not engine, 30)
-        wait_for_text(tab, "#model-status", "is ready")
-        tab.close()
+    page = serve_page(load=load)
+    page.wait_for(lambda health: health["status"] == "ok", 60)
+    tab = open_tab(page.url)
+    engine = page.host.engine
+    open_panel(tab, "model-panel")
+    assert tab.is_disabled("#cancel-load")
+    tab.click("#model-list button[data-model='Qwen3-0.6B']")
+    tab.wait_for_function("document.querySelector('#model input').value === 'Qwen3-0.6B'")
+    tab.click("#load-model")
+    wait_for_text(tab, "#model-status", "Downloading it · 40%")
+    wait_for_text(tab, '#model-list tr[data-row="Qwen3-0.6B"]', "loading 40%")
+    assert float(tab.get_attribute("#model-status progress", "value")) == pytest.approx(0.4)
+    wait_for_text(tab, "#model-panel-toggle", "loading Qwen3-0.6B")
+    assert tab.is_disabled("#load-model")
+    set_number(tab, "max-tokens", "6")
+    send(tab, "the old one answers meanwhile")
+    wait_for_answers(tab, 1, "length limit")
+    tab.click("#cancel-load")
+    wait_for_text(tab, "#model-status", "Loading Qwen3-0.6B was cancelled. tiny-llama still answers.")
+    tab.wait_for_function("document.querySelector('#load-model').disabled === false")
+    wait_for_text(tab, '#model-list tr[data-row="Qwen3-0.6B"]', "to download")
+    assert tab.is_disabled("#cancel-load")
+    assert page.host.engine is engine
+    # The next load is not cancelled by the last one's word.
+    go_on.set()
+    tab.click("#load-model")
+    page.wait_for(lambda health: page.host.engine is not engine, 30)
+    wait_for_text(tab, "#model-status", "is ready")
 
 
 def test_what_cannot_be_loaded_is_told_in_the_panel(page, tmp_path, open_tab):
@@ -250,24 +249,23 @@ def test_the_panels_fit_a_phone(page, open_tab):
         tab.click(f"#{panel}-toggle")
 
 
-def test_a_shared_servers_panels_are_read_only(tiny_model, open_tab):
-    with page_in_process(str(tiny_model), is_hosted=True, num_blocks=48) as page:
-        tab = open_tab(page.url)
-        open_panel(tab, "engine-panel")
-        tab.wait_for_function("document.querySelector('#num-blocks input').value === '48'")
-        for elem_id in ("num-blocks", "block-size", "context-length", "token-budget", "max-num-seqs"):
-            assert tab.is_disabled(f"#{elem_id} input")
-        for elem_id in ("prefix-caching", "chunked-prefill", "policy", "attention"):
-            assert tab.is_disabled(f"#{elem_id} input")
-        for elem_id in ("engine-pause", "engine-step", "pace", "apply-engine", "engine-defaults"):
-            assert tab.locator(f"#{elem_id}").count() == 0
-        # Not even for a client that sends what no page of it does.
-        with urllib.request.urlopen(page.url + "config", timeout=20) as answer:
-            names = {event["api_name"] for event in json.load(answer)["dependencies"]}
-        assert "refresh" in names
-        assert not names & {"on_apply", "on_defaults", "on_pause", "on_step", "on_pace", "on_pick"}
-        open_panel(tab, "model-panel")
-        for selector in ("#load-model", "#cancel-load", "#model input"):
-            assert tab.is_disabled(selector)
-        assert tab.locator("#model-list button").count() == 0
-        tab.close()
+def test_a_shared_servers_panels_are_read_only(serve_page, open_tab):
+    page = serve_page(is_hosted=True, num_blocks=48)
+    tab = open_tab(page.url)
+    open_panel(tab, "engine-panel")
+    tab.wait_for_function("document.querySelector('#num-blocks input').value === '48'")
+    for elem_id in ("num-blocks", "block-size", "context-length", "token-budget", "max-num-seqs"):
+        assert tab.is_disabled(f"#{elem_id} input")
+    for elem_id in ("prefix-caching", "chunked-prefill", "policy", "attention"):
+        assert tab.is_disabled(f"#{elem_id} input")
+    for elem_id in ("engine-pause", "engine-step", "pace", "apply-engine", "engine-defaults"):
+        assert tab.locator(f"#{elem_id}").count() == 0
+    # Not even for a client that sends what no page of it does.
+    with urllib.request.urlopen(page.url + "config", timeout=20) as answer:
+        names = {event["api_name"] for event in json.load(answer)["dependencies"]}
+    assert "refresh" in names
+    assert not names & {"on_apply", "on_defaults", "on_pause", "on_step", "on_pace", "on_pick"}
+    open_panel(tab, "model-panel")
+    for selector in ("#load-model", "#cancel-load", "#model input"):
+        assert tab.is_disabled(selector)
+    assert tab.locator("#model-list button").count() == 0

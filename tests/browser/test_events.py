@@ -234,6 +234,12 @@ def test_no_response_tells_one_tab_the_tokens_of_another(served, open_tab):
     assert not any("yours: " in text for text in heard)
 
 
+def point_at(tab, x: float, y: float) -> None:
+    """From beside it: a pointer that has not moved hovers over nothing."""
+    tab.mouse.move(x - 1, y)
+    tab.mouse.move(x, y)
+
+
 def hover_last_bar(tab) -> None:
     """A chart that is drawn anew forgets what was under the pointer until it moves."""
     for _ in range(60):
@@ -242,8 +248,7 @@ def hover_last_bar(tab) -> None:
             "const box = bars[bars.length - 1].getBoundingClientRect();"
             "return [box.x + box.width / 2, box.y + box.height / 2]; }"
         )
-        tab.mouse.move(x - 1, y)
-        tab.mouse.move(x, y)
+        point_at(tab, x, y)
         tab.wait_for_timeout(250)
         if tab.locator("#latency .hoverlayer .hovertext").count():
             return
@@ -276,8 +281,7 @@ def test_the_new_charts_are_drawn_and_a_bar_of_them_can_be_followed(served, open
         "const box = p.getBoundingClientRect(), column = t.z[0].length - 2;"
         "return [box.x + l.xaxis._offset + l.xaxis.c2p(t.x0 + column), box.y + l.yaxis._offset + l.yaxis.c2p(t.y0)]; }"
     )
-    tab.mouse.move(x - 1, y)
-    tab.mouse.move(x, y)
+    point_at(tab, x, y)
     tab.mouse.down()
     tab.mouse.up()
     tab.wait_for_function("id => document.querySelector('#event-request').value === id", arg=request_id)

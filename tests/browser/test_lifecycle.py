@@ -17,7 +17,7 @@ from tests.browser.support.acting import (
     wait_for_answers,
     wait_for_tokens,
 )
-from tests.browser.support.running_page import free_port, page_as_program, page_in_process, wait_until_ok
+from tests.browser.support.running_page import free_port, page_as_program, wait_until_ok
 
 pytestmark = pytest.mark.browser
 
@@ -138,62 +138,58 @@ def test_the_program_ends_quickly_and_quietly_with_a_tab_open(tiny_model, open_t
     assert "ERROR" not in words, words
 
 
-def test_a_change_of_model_ends_the_answers_of_others_with_a_reason(tiny_model, open_tab):
-    with page_in_process(str(tiny_model), pace=0.05) as page:
-        one = open_tab(page.url)
-        set_number(one, "max-tokens", "900")
-        send(one, "Go on and on")
-        wait_for_tokens(one, 8)
-        old = page.host.engine
-        two = open_tab(page.url)
-        two.click("#model-panel-toggle")
-        two.click("#load-model")
-        page.wait_for(lambda h: page.host.engine is not old, 30)
-        line = wait_for_answers(one, 1)
-        assert "stopped" in line or "broke off" in line
-        assert answer_text(one), "what came so far stays"
-        for tab in (one, two):
-            set_number(tab, "max-tokens", "6")
-            send(tab, "and now?")
-        wait_for_answers(one, 2, "length limit")
-        wait_for_answers(two, 1, "length limit")
-        one.close()
-        two.close()
-
-
-def test_an_error_in_the_middle_of_an_answer_is_told_and_the_next_prompt_works(tiny_model, open_tab):
-    """P17, gradio #10668."""
-    with page_in_process(str(tiny_model), pace=0.05) as page:
-        engine = page.loop.engine
-        execute = engine.executor.execute
-
-        def fail_once(plan):
-            engine.executor.execute = execute
-            raise RuntimeError("the <i>GPU</i> fell off")
-
-        tab = open_tab(page.url)
-        send(tab, "hello")
-        wait_for_tokens(tab, 5)
-        page.loop.call(lambda e: setattr(e.executor, "execute", fail_once))
-        line = wait_for_answers(tab, 1, "failed|broke off")
-        assert "the <i>GPU</i> fell off" in line
+def test_a_change_of_model_ends_the_answers_of_others_with_a_reason(serve_page, open_tab):
+    page = serve_page(pace=0.05)
+    one = open_tab(page.url)
+    set_number(one, "max-tokens", "900")
+    send(one, "Go on and on")
+    wait_for_tokens(one, 8)
+    old = page.host.engine
+    two = open_tab(page.url)
+    two.click("#model-panel-toggle")
+    two.click("#load-model")
+    page.wait_for(lambda h: page.host.engine is not old, 30)
+    line = wait_for_answers(one, 1)
+    assert "stopped" in line or "broke off" in line
+    assert answer_text(one), "what came so far stays"
+    for tab in (one, two):
         set_number(tab, "max-tokens", "6")
-        send(tab, "again")
-        assert "length limit" in wait_for_answers(tab, 2)
-        page.loop.check_integrity()
-        tab.close()
+        send(tab, "and now?")
+    wait_for_answers(one, 2, "length limit")
+    wait_for_answers(two, 1, "length limit")
 
 
-def test_stop_works_while_the_prompt_is_still_being_read(tiny_model, open_tab):
+def test_an_error_in_the_middle_of_an_answer_is_told_and_the_next_prompt_works(serve_page, open_tab):
+    """P17, gradio #10668."""
+    page = serve_page(pace=0.05)
+    engine = page.loop.engine
+    execute = engine.executor.execute
+
+    def fail_once(plan):
+        engine.executor.execute = execute
+        raise RuntimeError("the <i>GPU</i> fell off")
+
+    tab = open_tab(page.url)
+    send(tab, "hello")
+    wait_for_tokens(tab, 5)
+    page.loop.call(lambda e: setattr(e.executor, "execute", fail_once))
+    line = wait_for_answers(tab, 1, "failed|broke off")
+    assert "the <i>GPU</i> fell off" in line
+    set_number(tab, "max-tokens", "6")
+    send(tab, "again")
+    assert "length limit" in wait_for_answers(tab, 2)
+    page.loop.check_integrity()
+
+
+def test_stop_works_while_the_prompt_is_still_being_read(serve_page, open_tab):
     """P1, in the middle of prefill: at this pace reading 900 tokens, 256 a step, takes a quarter of a minute."""
-    with page_in_process(str(tiny_model), pace=5.0) as page:
-        tab = open_tab(page.url)
-        send(tab, "x" * 900)
-        page.wait_for(lambda h: h["running"] == 1, 20)
-        tab.click("#stop")
-        page.wait_for(lambda h: h["running"] == 0 and h["free_blocks"] == h["num_blocks"], 20)
-        (aborted,) = (event for event in page.log.since() if isinstance(event, RequestAborted))
-        assert aborted.num_output_tokens == 0, "Stop waited for the prompt to be read"
-        wait_for_answers(tab, 1, "stopped")
-        assert tab.is_enabled("#retry")
-        tab.close()
+    page = serve_page(pace=5.0)
+    tab = open_tab(page.url)
+    send(tab, "x" * 900)
+    page.wait_for(lambda h: h["running"] == 1, 20)
+    tab.click("#stop")
+    page.wait_for(lambda h: h["running"] == 0 and h["free_blocks"] == h["num_blocks"], 20)
+    (aborted,) = (event for event in page.log.since() if isinstance(event, RequestAborted))
+    assert aborted.num_output_tokens == 0, "Stop waited for the prompt to be read"
+    wait_for_answers(tab, 1, "stopped")
+    assert tab.is_enabled("#retry")

@@ -7,12 +7,12 @@ import threading
 import pytest
 
 from tests.browser.support.acting import send, set_number, wait_until_idle
-from tests.browser.support.running_page import page_as_program, page_in_process, wait_until_ok
+from tests.browser.support.running_page import page_as_program, wait_until_ok
 
 pytestmark = pytest.mark.browser
 
 
-def test_the_page_opens_while_the_model_loads_and_a_prompt_waits_for_it(tiny_model, open_tab):
+def test_the_page_opens_while_the_model_loads_and_a_prompt_waits_for_it(serve_page, open_tab):
     from micro_vllm.model_loader import load_model
 
     go_on = threading.Event()
@@ -21,73 +21,71 @@ def test_the_page_opens_while_the_model_loads_and_a_prompt_waits_for_it(tiny_mod
         assert go_on.wait(60)
         return load_model(name, progress=progress)
 
-    with page_in_process(str(tiny_model), load=slow_load) as page:
-        tab = open_tab(page.url)
-        assert page.health()["status"] == "loading"
-        tab.wait_for_function("document.querySelector('#prompt textarea').placeholder.includes('Loading')")
-        assert "tiny-llama" in tab.get_attribute("#prompt textarea", "placeholder")
-        assert "Loading" in tab.inner_text(".mv-header")
-        # The canvas is not empty, and says what it shows.
-        assert tab.is_visible(".mv-sample")
-        assert "Sample" in tab.inner_text(".mv-sample")
+    page = serve_page(load=slow_load)
+    tab = open_tab(page.url)
+    assert page.health()["status"] == "loading"
+    tab.wait_for_function("document.querySelector('#prompt textarea').placeholder.includes('Loading')")
+    assert "tiny-llama" in tab.get_attribute("#prompt textarea", "placeholder")
+    assert "Loading" in tab.inner_text(".mv-header")
+    # The canvas is not empty, and says what it shows.
+    assert tab.is_visible(".mv-sample")
+    assert "Sample" in tab.inner_text(".mv-sample")
 
-        set_number(tab, "max-tokens", "8")
-        send(tab, "I am early")
-        tab.wait_for_function(
-            "document.querySelector('#chat .meta')?.innerText.includes('waiting for the model')"
-        )
-        tab.click("#stop")  # what waits can be stopped, and is not lost
-        tab.wait_for_function("document.querySelector('#prompt textarea').value === 'I am early'")
-        assert tab.locator("#chat .message").count() == 0
-        wait_until_idle(tab)
-        tab.click("#send")
-        tab.wait_for_function(
-            "document.querySelector('#chat .meta')?.innerText.includes('waiting for the model')"
-        )
-        go_on.set()
-        tab.wait_for_function("document.querySelector('#chat .meta')?.innerText.includes('length limit')")
-        wait_until_idle(tab)
-        assert page.health()["status"] == "ok"
-        tab.wait_for_selector(".mv-sample", state="hidden")
-        tab.wait_for_function("document.querySelector('#prompt textarea').placeholder.includes('Ask')")
-        tab.close()
+    set_number(tab, "max-tokens", "8")
+    send(tab, "I am early")
+    tab.wait_for_function(
+        "document.querySelector('#chat .meta')?.innerText.includes('waiting for the model')"
+    )
+    tab.click("#stop")  # what waits can be stopped, and is not lost
+    tab.wait_for_function("document.querySelector('#prompt textarea').value === 'I am early'")
+    assert tab.locator("#chat .message").count() == 0
+    wait_until_idle(tab)
+    tab.click("#send")
+    tab.wait_for_function(
+        "document.querySelector('#chat .meta')?.innerText.includes('waiting for the model')"
+    )
+    go_on.set()
+    tab.wait_for_function("document.querySelector('#chat .meta')?.innerText.includes('length limit')")
+    wait_until_idle(tab)
+    assert page.health()["status"] == "ok"
+    tab.wait_for_selector(".mv-sample", state="hidden")
+    tab.wait_for_function("document.querySelector('#prompt textarea').placeholder.includes('Ask')")
 
 
-def test_a_failed_load_says_why_and_another_model_can_be_loaded(tiny_model, tmp_path, open_tab):
+def test_a_failed_load_says_why_and_another_model_can_be_loaded(tiny_model, tmp_path, serve_page, open_tab):
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken" / "config.json").write_text('{"architectures": ["LlamaForCausalLM"]}')
-    with page_in_process(str(tmp_path / "broken"), load=_load) as page:
-        health = page.wait_for(lambda h: h["status"] == "error", 30)
-        assert health["detail"]
-        tab = open_tab(page.url)
-        tab.click("#model-panel-toggle")
-        tab.wait_for_function("document.querySelector('#model-status')?.innerText.includes('no weights')")
-        tab.wait_for_function(
-            "document.querySelector('[data-pill=model]').innerText.includes('no model is loaded')"
-        )
-        send(tab, "hello?")
-        words = tab.wait_for_selector(".toast-body").inner_text()
-        assert "no model is loaded" in words
-        assert "Load" in words
-        assert tab.input_value("#prompt textarea") == "hello?"
+    page = serve_page(str(tmp_path / "broken"), load=_load)
+    health = page.wait_for(lambda h: h["status"] == "error", 30)
+    assert health["detail"]
+    tab = open_tab(page.url)
+    tab.click("#model-panel-toggle")
+    tab.wait_for_function("document.querySelector('#model-status')?.innerText.includes('no weights')")
+    tab.wait_for_function(
+        "document.querySelector('[data-pill=model]').innerText.includes('no model is loaded')"
+    )
+    send(tab, "hello?")
+    words = tab.wait_for_selector(".toast-body").inner_text()
+    assert "no model is loaded" in words
+    assert "Load" in words
+    assert tab.input_value("#prompt textarea") == "hello?"
 
-        tab.fill("#model input", str(tiny_model))
-        tab.press("#model input", "Enter")
-        tab.click("#load-model")
-        page.wait_for(lambda h: h["status"] == "ok", 30)
-        tab.wait_for_function("document.querySelector('#model-status')?.innerText.includes('is ready')")
-        set_number(tab, "max-tokens", "6")
-        tab.click("#send")
-        tab.wait_for_function("document.querySelector('#chat .meta')?.innerText.includes('length limit')")
-        wait_until_idle(tab)
+    tab.fill("#model input", str(tiny_model))
+    tab.press("#model input", "Enter")
+    tab.click("#load-model")
+    page.wait_for(lambda h: h["status"] == "ok", 30)
+    tab.wait_for_function("document.querySelector('#model-status')?.innerText.includes('is ready')")
+    set_number(tab, "max-tokens", "6")
+    tab.click("#send")
+    tab.wait_for_function("document.querySelector('#chat .meta')?.innerText.includes('length limit')")
+    wait_until_idle(tab)
 
-        # A second failure leaves the good one answering, and says so.
-        tab.fill("#model input", str(tmp_path / "broken"))
-        tab.press("#model input", "Enter")
-        tab.click("#load-model")
-        tab.wait_for_function("document.querySelector('#model-status')?.innerText.includes('still answers')")
-        assert page.health()["status"] == "ok"
-        tab.close()
+    # A second failure leaves the good one answering, and says so.
+    tab.fill("#model input", str(tmp_path / "broken"))
+    tab.press("#model input", "Enter")
+    tab.click("#load-model")
+    tab.wait_for_function("document.querySelector('#model-status')?.innerText.includes('still answers')")
+    assert page.health()["status"] == "ok"
 
 
 def _load(name, progress):
@@ -96,25 +94,24 @@ def _load(name, progress):
     return load_model(name, progress=progress)
 
 
-def test_a_change_of_model_clears_the_charts(tiny_model, open_tab):
+def test_a_change_of_model_clears_the_charts(tiny_model, serve_page, open_tab):
     """P23, vllm-playground 0.1.7."""
-    with page_in_process(str(tiny_model)) as page:
-        tab = open_tab(page.url)
-        set_number(tab, "max-tokens", "8")
-        send(tab, "hello")
-        tab.wait_for_selector(".mv-sample", state="hidden")
-        wait_until_idle(tab)
-        first = page.host.engine
-        assert page.host.load(str(tiny_model))
-        page.wait_for(lambda h: page.host.engine is not first, 30)
-        # The new engine's own story, which is empty: not the old one's, and not the sample again.
-        rows = "(document.querySelector('#scheduler-timeline .mv-plot').layout.yaxis.ticktext || []).length"
-        tab.wait_for_function(f"{rows} === 0")
-        assert not tab.is_visible(".mv-sample")
-        send(tab, "again")
-        tab.wait_for_function(f"{rows} === 1")
-        wait_until_idle(tab)
-        tab.close()
+    page = serve_page()
+    tab = open_tab(page.url)
+    set_number(tab, "max-tokens", "8")
+    send(tab, "hello")
+    tab.wait_for_selector(".mv-sample", state="hidden")
+    wait_until_idle(tab)
+    first = page.host.engine
+    assert page.host.load(str(tiny_model))
+    page.wait_for(lambda h: page.host.engine is not first, 30)
+    # The new engine's own story, which is empty: not the old one's, and not the sample again.
+    rows = "(document.querySelector('#scheduler-timeline .mv-plot').layout.yaxis.ticktext || []).length"
+    tab.wait_for_function(f"{rows} === 0")
+    assert not tab.is_visible(".mv-sample")
+    send(tab, "again")
+    tab.wait_for_function(f"{rows} === 1")
+    wait_until_idle(tab)
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
@@ -190,27 +187,26 @@ def test_nothing_jumps_while_text_streams(served, open_tab):
     assert len(seen) == 1
 
 
-def test_a_hosted_page_tells_its_limits_and_its_engine_panel_is_read_only(tiny_model, open_tab):
+def test_a_hosted_page_tells_its_limits_and_its_engine_panel_is_read_only(serve_page, open_tab):
     from ui.settings import HOSTED_LIMITS
 
-    with page_in_process(str(tiny_model), is_hosted=True, limits=HOSTED_LIMITS, num_blocks=64) as page:
-        tab = open_tab(page.url)
-        tab.click("#sampling-panel-toggle")
-        words = tab.inner_text("#limits")
-        assert "1,536" in words
-        assert "512" in words
-        tab.click("#model-panel-toggle")
-        assert tab.is_disabled("#load-model")
-        assert tab.is_disabled("#model input")
-        set_number(tab, "max-tokens", "5000")
-        tab.wait_for_function("document.querySelector('#sampling-problem').innerText.includes('512')")
-        send(tab, "hello")
-        assert "512" in tab.wait_for_selector(".toast-body").inner_text()
-        # The message stays for long; it once lay over the rooms.
-        for room in ("workload", "chat"):
-            tab.click(f'[data-room="{room}"]', timeout=3000)
-        assert tab.is_visible(".toast-body")
-        tab.close()
+    page = serve_page(is_hosted=True, limits=HOSTED_LIMITS, num_blocks=64)
+    tab = open_tab(page.url)
+    tab.click("#sampling-panel-toggle")
+    words = tab.inner_text("#limits")
+    assert "1,536" in words
+    assert "512" in words
+    tab.click("#model-panel-toggle")
+    assert tab.is_disabled("#load-model")
+    assert tab.is_disabled("#model input")
+    set_number(tab, "max-tokens", "5000")
+    tab.wait_for_function("document.querySelector('#sampling-problem').innerText.includes('512')")
+    send(tab, "hello")
+    assert "512" in tab.wait_for_selector(".toast-body").inner_text()
+    # The message stays for long; it once lay over the rooms.
+    for room in ("workload", "chat"):
+        tab.click(f'[data-room="{room}"]', timeout=3000)
+    assert tab.is_visible(".toast-body")
 
 
 def test_app_py_serves_page_and_health(tiny_model, open_tab):

@@ -331,26 +331,26 @@ def test_markup_and_a_line_that_is_too_long_harm_nobody(fast, open_tab):
     assert "1,023" in refused
 
 
-def test_while_the_model_is_loaded_run_says_so(open_tab):
+def test_while_the_model_is_loaded_run_says_so(serve_page, open_tab):
     gate = threading.Event()
 
     def load(name: str, **_: Any) -> None:
         gate.wait(60)
         raise RuntimeError("not today")
 
-    with page_in_process("nothing", load=load) as page:
-        tab = open_tab(page.url)
-        enter(tab)
-        tab.click("#run-workload")
-        words = tab.wait_for_selector(".toast-body").inner_text()
-        assert "still being loaded" in words
-        assert tab.is_enabled("#run-workload")
-        gate.set()
-        page.wait_for(lambda health: health["status"] == "error", 20)
-        tab.click(".toast-close")
-        tab.wait_for_selector(".toast-body", state="detached")
-        tab.click("#run-workload")
-        assert "not today" in tab.wait_for_selector(".toast-body").inner_text()
+    page = serve_page("nothing", load=load)
+    tab = open_tab(page.url)
+    enter(tab)
+    tab.click("#run-workload")
+    words = tab.wait_for_selector(".toast-body").inner_text()
+    assert "still being loaded" in words
+    assert tab.is_enabled("#run-workload")
+    gate.set()
+    page.wait_for(lambda health: health["status"] == "error", 20)
+    tab.click(".toast-close")
+    tab.wait_for_selector(".toast-body", state="detached")
+    tab.click("#run-workload")
+    assert "not today" in tab.wait_for_selector(".toast-body").inner_text()
 
 
 # ---------------------------------------------------------------- a shared server, a keyboard, a phone

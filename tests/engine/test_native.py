@@ -15,6 +15,7 @@ from micro_vllm.native.compile import NativeUnavailableError
 from micro_vllm.native.prepare import check_native, prepare_native
 from micro_vllm.native.quantize import GROUP, dequantize, interleave, quantize, quantize_activations
 from tests.engine.support.models import save_tiny_model
+from tests.engine.support.native import needs_native
 
 SHAPE = {"vocab_size": 320, "hidden_size": 128, "intermediate_size": 192, "initializer_range": 0.12}
 VARIANTS = {
@@ -36,18 +37,6 @@ VARIANTS = {
 }  # fmt: skip
 TOLERANCE = 0.5
 """Tokens may part only where the reference's top two logits are closer than this."""
-
-
-def is_available() -> str:
-    """Why not; "" if it is."""
-    try:
-        native_compile.check_available()
-    except NativeUnavailableError as error:
-        return str(error)
-    return ""
-
-
-needs_native = pytest.mark.skipif(bool(is_available()), reason=is_available() or "available")
 
 
 @pytest.fixture(scope="module", params=list(VARIANTS), ids=lambda name: name)

@@ -16,6 +16,7 @@ from micro_vllm.model_loader.fetch import FetchProgress
 from micro_vllm.sampling.params import SamplingParams
 from micro_vllm.trace import RequestAborted
 from tests.engine.support.models import save_tiny_model
+from tests.ui.support.waiting import wait_until
 from ui.host.engine_host import EngineHost
 from ui.host.engine_options import EngineOptions
 from ui.settings import Settings
@@ -37,13 +38,6 @@ def other_folder(tmp_path_factory) -> Path:
         vocab_size=300,
         max_position_embeddings=128,
     )
-
-
-def wait_until(condition, seconds: float = 20.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it never happened"
-        time.sleep(0.005)
 
 
 def is_settled(host: EngineHost) -> bool:

@@ -9,28 +9,17 @@ import torch
 
 from micro_vllm.native import compile as native_compile
 from micro_vllm.native import prepare
-from micro_vllm.native.compile import NativeUnavailableError
 from micro_vllm.sampling.params import SamplingParams
 from micro_vllm.trace import StepExecuted
 from tests.engine.support.models import save_tiny_model
-from tests.ui.test_engine_host import wait_until
+from tests.engine.support.native import needs_native
+from tests.ui.support.waiting import wait_until
 from ui.host.engine_host import EngineHost
 from ui.host.engine_options import EngineOptions
 from ui.host.fast_path import NATIVE
 from ui.settings import Settings
 
 LONG = SamplingParams(max_tokens=200, temperature=0, ignore_eos=True, detokenize=False)
-
-
-def why_not() -> str:
-    try:
-        native_compile.check_available()
-    except NativeUnavailableError as error:
-        return str(error)
-    return ""
-
-
-needs_native = pytest.mark.skipif(bool(why_not()), reason=why_not() or "available")
 
 
 @pytest.fixture(scope="module")

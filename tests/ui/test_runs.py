@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -15,6 +14,7 @@ from micro_vllm.engine.loop import EngineLoop
 from micro_vllm.errors import InvalidRequestError
 from micro_vllm.trace import RequestQueued, StepPlanned
 from tests.ui.support.scripted_engine import make_engine, params
+from tests.ui.support.waiting import wait_until
 from ui.admission import Admission
 from ui.host.engine_host import ServingEngine
 from ui.replay import Replay
@@ -93,13 +93,6 @@ def open_page(monkeypatch) -> Iterator[Callable[..., Page]]:
     yield open_one
     for page in pages:
         page.loop.close()
-
-
-def wait_until(condition: Callable[[], Any], seconds: float = 20) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"still not after {seconds} s"
-        time.sleep(0.005)
 
 
 def item(
