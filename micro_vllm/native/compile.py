@@ -17,11 +17,11 @@ from pathlib import Path
 
 from micro_vllm.errors import UnsupportedModelError
 
-SOURCES = ("simd.h", "product.h", "attention.h", "decoder.cpp")
+SOURCES = ("simd.h", "team.h", "product.h", "attention.h", "decoder.cpp")
 FLAGS = (
     "-O3",
     "-march=native",
-    "-std=c++17",
+    "-std=c++20",
     "-fno-math-errno",
     "-fno-trapping-math",
     "-fopenmp",

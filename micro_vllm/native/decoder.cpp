@@ -8,6 +8,7 @@
 
 #include "attention.h"
 #include "product.h"
+#include "team.h"
 
 using namespace micro_vllm;
 
@@ -40,29 +41,37 @@ struct Batch {
 
 namespace {
 
+constexpr int kMaxDim = 128;  // of a head; others are 32 and 64
+
 struct Scratch {  // cut from one piece of memory; sizes for T tokens
-  float *normed, *qkv, *attended, *inner;
+  float *qkv, *inner, *parts;  // parts: (parts, T, H, D + 2)
+  float* written;              // (T, H, D), what attention wrote
   bf16* queries;
+  // Each thread has its own of these where it prepares rows alone (team.h).
+  float *normed, *joined;      // joined: (T, H, D), of all parts
   Rows rows;
-  float* parts;  // (parts, T, H, D + 2)
 };
 
-int64_t carve(const Model& m, int64_t tokens, int64_t parts, char* memory, Scratch* s) {
+// Returns the bytes it takes. `memory` may be null, then the pointers mean nothing.
+int64_t carve(const Model& m, int64_t tokens, int64_t parts, int64_t threads, int64_t thread, char* memory,
+              Scratch* s) {
   int64_t at = 0;
-  auto take = [&](int64_t bytes) {
-    char* p = memory ? memory + at : nullptr;
-    at += (bytes + 63) / 64 * 64;
+  auto take = [&](int64_t bytes, bool is_own = false) {
+    const int64_t size = (bytes + 63) / 64 * 64, copies = is_own && tokens <= kAlone ? threads : 1;
+    char* p = memory ? memory + at + (copies > 1 ? thread * size : 0) : nullptr;
+    at += copies * size;
     return p;
   };
-  const int64_t widest = std::max({m.hidden, m.intermediate, m.heads * m.dim});
-  s->normed = reinterpret_cast<float*>(take(4 * tokens * m.hidden));
+  const int64_t widest = std::max({m.hidden, m.intermediate, m.heads * m.dim}), attended = 4 * tokens * m.heads * m.dim;
   s->qkv = reinterpret_cast<float*>(take(4 * tokens * (m.heads + 2 * m.kv_heads) * m.dim));
-  s->attended = reinterpret_cast<float*>(take(4 * tokens * m.heads * m.dim));
   s->inner = reinterpret_cast<float*>(take(4 * tokens * m.intermediate));
-  s->queries = reinterpret_cast<bf16*>(take(2 * tokens * m.heads * m.dim));
-  s->rows.data = reinterpret_cast<uint8_t*>(take(tokens * widest));
-  s->rows.scale = reinterpret_cast<float*>(take(4 * tokens * (widest / kGroup + 1)));
   s->parts = reinterpret_cast<float*>(take(parts > 1 ? 4 * parts * tokens * m.heads * (m.dim + 2) : 0));
+  s->written = reinterpret_cast<float*>(take(attended));
+  s->queries = reinterpret_cast<bf16*>(take(2 * tokens * m.heads * m.dim));
+  s->normed = reinterpret_cast<float*>(take(4 * tokens * m.hidden, true));
+  s->joined = reinterpret_cast<float*>(take(parts > 1 ? attended : 0, true));
+  s->rows.data = reinterpret_cast<uint8_t*>(take(tokens * widest, true));
+  s->rows.scale = reinterpret_cast<float*>(take(4 * tokens * (widest / kGroup + 1), true));
   return at;
 }
 
@@ -77,78 +86,88 @@ inline void rotate(const float* x, const float* cos, const float* sin, int64_t d
   }
 }
 
-void write_queries_and_cache(const Model& m, const Layer& layer, const Batch& b, const Scratch& s) {
-  const Group& group = b.groups[layer.group];
-  const int64_t width = (m.heads + 2 * m.kv_heads) * m.dim;
-#pragma omp for schedule(static)
-  for (int64_t t = 0; t < b.num_tokens; ++t) {
-    float* row = s.qkv + t * width;
-    const int64_t slot = group.slots[t] * m.kv_heads * m.dim;
-    for (int64_t h = 0; h < m.heads + m.kv_heads; ++h) {
-      float* x = row + h * m.dim;
-      const float* norm = h < m.heads ? layer.q_norm : layer.k_norm;
-      if (norm) rms_norm(x, norm, m.dim, m.eps, x);
-      bf16* to = h < m.heads ? s.queries + (t * m.heads + h) * m.dim : layer.keys + slot + (h - m.heads) * m.dim;
-      rotate(x, b.cos + t * (m.dim / 2), b.sin + t * (m.dim / 2), m.dim, to);
-    }
-    const float* value = row + (m.heads + m.kv_heads) * m.dim;
-    for (int64_t i = 0; i < m.kv_heads * m.dim; i += 16) store_bf16(layer.values + slot + i, _mm512_loadu_ps(value + i));
-  }
+// A query or key head of token t, normed if the model does that, and turned. `head` counts keys after queries.
+void turn_head(const Model& m, const Layer& layer, const Batch& b, const Scratch& s, int64_t t, int64_t head, bf16* out) {
+  const float* x = s.qkv + (t * (m.heads + 2 * m.kv_heads) + head) * m.dim;
+  const float* norm = head < m.heads ? layer.q_norm : layer.k_norm;
+  alignas(64) float normed[kMaxDim];
+  if (norm) rms_norm(x, norm, m.dim, m.eps, normed);
+  rotate(norm ? normed : x, b.cos + t * (m.dim / 2), b.sin + t * (m.dim / 2), m.dim, out);
 }
 
+// Key and value of token t, kv head `head`, into the cache.
+void write_cache(const Model& m, const Layer& layer, const Batch& b, const Scratch& s, int64_t t, int64_t head) {
+  const int64_t at = (b.groups[layer.group].slots[t] * m.kv_heads + head) * m.dim;
+  const float* value = s.qkv + (t * (m.heads + 2 * m.kv_heads) + m.heads + m.kv_heads + head) * m.dim;
+  turn_head(m, layer, b, s, t, m.heads + head, layer.keys + at);
+  for (int64_t i = 0; i < m.dim; i += 16) store_bf16(layer.values + at + i, _mm512_loadu_ps(value + i));
+}
+
+void write_queries_and_cache(Team& team, const Model& m, const Layer& layer, const Batch& b, const Scratch& s) {
+  team.share(b.num_tokens, [&](int64_t t) {
+    for (int64_t h = 0; h < m.heads; ++h) turn_head(m, layer, b, s, t, h, s.queries + (t * m.heads + h) * m.dim);
+    for (int64_t h = 0; h < m.kv_heads; ++h) write_cache(m, layer, b, s, t, h);
+  });
+}
+
+// One part of the keys of one task and kv head. In a batch of single tokens nobody else reads the key of the last
+// position, so it is written here, and queries are turned here: that saves a meeting.
 template <int D>
-void attend_all(const Model& m, const Layer& layer, const Batch& b, const Scratch& s) {
+void attend_item(const Model& m, const Layer& layer, const Batch& b, const Scratch& s, int64_t item) {
   const Group& group = b.groups[layer.group];
   const Cache cache{layer.keys, layer.values, b.block_size, m.kv_heads, D};
   const int64_t per_head = m.heads / m.kv_heads, parts = b.num_parts;
-  // Tasks of one kv head follow each other: its keys stay in the cache of the core.
-#pragma omp for schedule(dynamic, 1)
-  for (int64_t item = 0; item < m.kv_heads * b.num_tasks * parts; ++item) {
-    const int64_t part = item % parts, task = item / parts % b.num_tasks, head = item / parts / b.num_tasks;
-    const int64_t start = b.task_start[task], stop = b.task_start[task + 1];
-    const int64_t* table = group.tables + b.request[start] * group.width;
-    Row rows[kMaxRows];
-    for (int64_t from = 0; from < (stop - start) * per_head; from += kMaxRows) {
-      const int n = static_cast<int>(std::min<int64_t>(kMaxRows, (stop - start) * per_head - from));
-      int64_t begin = INT64_MAX, end = 0;
-      for (int r = 0; r < n; ++r) {
-        const int64_t t = start + (from + r) / per_head, h = head * per_head + (from + r) % per_head;
-        Row& row = rows[r];
-        row.query = s.queries + (t * m.heads + h) * D;
-        row.last = b.positions[t] + 1;
-        row.first = layer.window ? std::max<int64_t>(0, row.last - layer.window) : 0;
-        row.out = parts > 1 ? s.parts + ((part * b.num_tokens + t) * m.heads + h) * (D + 2) : s.attended + (t * m.heads + h) * D;
-        row.max = -INFINITY;
-        row.sum = 0;
-        std::memset(row.out, 0, D * sizeof(float));
-        begin = std::min(begin, row.first);
-        end = std::max(end, row.last);
+  const bool is_single = b.num_tasks == b.num_tokens;
+  const int64_t part = item % parts, task = item / parts % b.num_tasks, head = item / parts / b.num_tasks;
+  const int64_t start = b.task_start[task], stop = b.task_start[task + 1];
+  const int64_t* table = group.tables + b.request[start] * group.width;
+  Row rows[kMaxRows];
+  alignas(64) bf16 turned[kMaxRows * D];
+  for (int64_t from = 0; from < (stop - start) * per_head; from += kMaxRows) {
+    const int n = static_cast<int>(std::min<int64_t>(kMaxRows, (stop - start) * per_head - from));
+    int64_t begin = INT64_MAX, end = 0;
+    for (int r = 0; r < n; ++r) {
+      const int64_t t = start + (from + r) / per_head, h = head * per_head + (from + r) % per_head;
+      Row& row = rows[r];
+      if (is_single) turn_head(m, layer, b, s, t, h, turned + r * D);
+      row.query = is_single ? turned + r * D : s.queries + (t * m.heads + h) * D;
+      row.last = b.positions[t] + 1;
+      row.first = layer.window ? std::max<int64_t>(0, row.last - layer.window) : 0;
+      row.out = parts > 1 ? s.parts + ((part * b.num_tokens + t) * m.heads + h) * (D + 2) : s.written + (t * m.heads + h) * D;
+      row.max = -INFINITY;
+      row.sum = 0;
+      std::memset(row.out, 0, D * sizeof(float));
+      begin = std::min(begin, row.first);
+      end = std::max(end, row.last);
+    }
+    const int64_t length = ((end - begin + parts - 1) / parts + 15) / 16 * 16;
+    const int64_t low = std::min(end, begin + part * length), high = std::min(end, low + length);
+    if (is_single && from == 0 && low < end && high == end) write_cache(m, layer, b, s, start, head);
+    attend<D>(rows, n, cache, head, table, low, high, m.scale);
+    for (int r = 0; r < n; ++r) {
+      if (parts > 1) {
+        rows[r].out[D] = rows[r].max;
+        rows[r].out[D + 1] = rows[r].sum;
+        continue;
       }
-      const int64_t length = ((end - begin + parts - 1) / parts + 15) / 16 * 16;
-      const int64_t low = std::min(end, begin + part * length);
-      attend<D>(rows, n, cache, head, table, low, std::min(end, low + length), m.scale);
-      for (int r = 0; r < n; ++r) {
-        if (parts > 1) {
-          rows[r].out[D] = rows[r].max;
-          rows[r].out[D + 1] = rows[r].sum;
-          continue;
-        }
-        const __m512 inverse = _mm512_set1_ps(1.0f / rows[r].sum);
-        for (int d = 0; d < D; d += 16)
-          _mm512_storeu_ps(rows[r].out + d, _mm512_mul_ps(_mm512_loadu_ps(rows[r].out + d), inverse));
-      }
+      const __m512 inverse = _mm512_set1_ps(1.0f / rows[r].sum);
+      for (int d = 0; d < D; d += 16)
+        _mm512_storeu_ps(rows[r].out + d, _mm512_mul_ps(_mm512_loadu_ps(rows[r].out + d), inverse));
     }
   }
-  if (parts == 1) return;
-#pragma omp for schedule(static)
-  for (int64_t row = 0; row < b.num_tokens * m.heads; ++row) {
-    const int64_t step = b.num_tokens * m.heads * (D + 2);
+}
+
+// The parts of one token's attention, joined: (H, D).
+template <int D>
+void join_parts(const Model& m, const Batch& b, const Scratch& s, int64_t t) {
+  const int64_t step = b.num_tokens * m.heads * (D + 2);
+  for (int64_t row = t * m.heads; row < (t + 1) * m.heads; ++row) {
     const float* x = s.parts + row * (D + 2);
-    float* out = s.attended + row * D;
+    float* out = s.joined + row * D;
     float top = -INFINITY, sum = 0;
-    for (int64_t p = 0; p < parts; ++p) top = std::max(top, x[p * step + D]);
+    for (int64_t p = 0; p < b.num_parts; ++p) top = std::max(top, x[p * step + D]);
     std::memset(out, 0, D * sizeof(float));
-    for (int64_t p = 0; p < parts; ++p) {
+    for (int64_t p = 0; p < b.num_parts; ++p) {
       if (x[p * step + D + 1] == 0) continue;  // saw nothing
       const float weight = std::exp(x[p * step + D] - top);
       sum += weight * x[p * step + D + 1];
@@ -158,63 +177,84 @@ void attend_all(const Model& m, const Layer& layer, const Batch& b, const Scratc
   }
 }
 
-void run_layer(const Model& m, const Layer& layer, const Batch& b, const Scratch& s, float* hidden) {
+// (T, H, D) of all heads.
+template <int D>
+const float* attend_all(Team& team, const Model& m, const Layer& layer, const Batch& b, const Scratch& s) {
+  if (b.num_tasks != b.num_tokens) write_queries_and_cache(team, m, layer, b, s);
+  // Tasks of one kv head follow each other: its keys stay in the cache of the core.
+#pragma omp for schedule(dynamic, 1) nowait
+  for (int64_t item = 0; item < m.kv_heads * b.num_tasks * b.num_parts; ++item) attend_item<D>(m, layer, b, s, item);
+  team.wait();
+  if (b.num_parts == 1) return s.written;
+  team.prepare(b.num_tokens, [&](int64_t t) { join_parts<D>(m, b, s, t); });
+  return s.joined;
+}
+
+const float* attend_all(Team& team, const Model& m, const Layer& layer, const Batch& b, const Scratch& s) {
+  switch (m.dim) {
+    case 32: return attend_all<32>(team, m, layer, b, s);
+    case 64: return attend_all<64>(team, m, layer, b, s);
+    default: return attend_all<kMaxDim>(team, m, layer, b, s);
+  }
+}
+
+void run_layer(Team& team, const Model& m, const Layer& layer, const Batch& b, const Scratch& s, float* hidden) {
   const int64_t tokens = b.num_tokens, width = (m.heads + 2 * m.kv_heads) * m.dim;
   auto add_to_hidden = [=](int64_t t, int64_t column, __m512 x, __m512 y) {
     float* p = hidden + t * m.hidden + column;
     _mm512_storeu_ps(p, _mm512_add_ps(_mm512_loadu_ps(p), x));
     _mm512_storeu_ps(p + 16, _mm512_add_ps(_mm512_loadu_ps(p + 16), y));
   };
-  norm_and_quantize(hidden, layer.input_norm, tokens, m.hidden, m.eps, s.normed, s.rows);
-  product(layer.qkv, s.rows, tokens, [=](int64_t t, int64_t column, __m512 x, __m512 y) {
+  norm_and_quantize(team, hidden, layer.input_norm, tokens, m.hidden, m.eps, s.normed, s.rows);
+  product(team, layer.qkv, s.rows, tokens, [=](int64_t t, int64_t column, __m512 x, __m512 y) {
     _mm512_storeu_ps(s.qkv + t * width + column, x);
     _mm512_storeu_ps(s.qkv + t * width + column + 16, y);
   });
-  write_queries_and_cache(m, layer, b, s);
-  switch (m.dim) {
-    case 32: attend_all<32>(m, layer, b, s); break;
-    case 64: attend_all<64>(m, layer, b, s); break;
-    case 128: attend_all<128>(m, layer, b, s); break;
-  }
-  quantize(s.attended, tokens, m.heads * m.dim, s.rows);
-  product(layer.out, s.rows, tokens, add_to_hidden);
+  quantize(team, attend_all(team, m, layer, b, s), tokens, m.heads * m.dim, s.rows);
+  product(team, layer.out, s.rows, tokens, add_to_hidden);
 
-  norm_and_quantize(hidden, layer.post_norm, tokens, m.hidden, m.eps, s.normed, s.rows);
-  product(layer.gate_up, s.rows, tokens, [=](int64_t t, int64_t column, __m512 gate, __m512 up) {
+  norm_and_quantize(team, hidden, layer.post_norm, tokens, m.hidden, m.eps, s.normed, s.rows);
+  product(team, layer.gate_up, s.rows, tokens, [=](int64_t t, int64_t column, __m512 gate, __m512 up) {
     const __m512 one = _mm512_set1_ps(1.0f);
     const __m512 silu = _mm512_div_ps(gate, _mm512_add_ps(one, exp16(_mm512_sub_ps(_mm512_setzero_ps(), gate))));
     _mm512_storeu_ps(s.inner + t * m.intermediate + column / 2, _mm512_mul_ps(silu, up));
   });
-  quantize(s.inner, tokens, m.intermediate, s.rows);
-  product(layer.down, s.rows, tokens, add_to_hidden);
+  quantize(team, s.inner, tokens, m.intermediate, s.rows);
+  product(team, layer.down, s.rows, tokens, add_to_hidden);
 }
 
 }  // namespace
 
 extern "C" {
 
-int64_t mv_scratch_bytes(const Model* model, int64_t tokens, int64_t parts) {
+int64_t mv_scratch_bytes(const Model* model, int64_t tokens, int64_t parts, int64_t threads) {
   Scratch s;
-  return carve(*model, tokens, parts, nullptr, &s);
+  return carve(*model, tokens, parts, threads, 0, nullptr, &s);
 }
 
 // hidden (T, hidden) float32 is embedded tokens on entry, the last layer's output on return.
 void mv_decode(const Model* model, const Batch* batch, float* hidden, char* scratch, int64_t threads) {
-  Scratch s;
-  carve(*model, batch->num_tokens, batch->num_parts, scratch, &s);
+  Meeting meeting;
 #pragma omp parallel num_threads(threads)
-  for (int64_t l = 0; l < model->num_layers; ++l) run_layer(*model, model->layers[l], *batch, s, hidden);
+  {
+    Team team(meeting, omp_get_thread_num(), omp_get_num_threads(), batch->num_tokens <= kAlone);
+    Scratch s;
+    carve(*model, batch->num_tokens, batch->num_parts, threads, team.id, scratch, &s);
+    for (int64_t l = 0; l < model->num_layers; ++l) run_layer(team, *model, model->layers[l], *batch, s, hidden);
+  }
 }
 
 // Final norm and head of R rows: logits (R, head->rows) float32. The scratch holds R tokens.
 void mv_logits(const Model* model, const Matrix* head, const float* norm, const float* hidden, int64_t count,
                float* logits, char* scratch, int64_t threads) {
-  Scratch s;
-  carve(*model, count, 1, scratch, &s);
+  Meeting meeting;
 #pragma omp parallel num_threads(threads)
   {
-    norm_and_quantize(hidden, norm, count, model->hidden, model->eps, s.normed, s.rows);
-    product(*head, s.rows, count, [=](int64_t row, int64_t column, __m512 x, __m512 y) {
+    Team team(meeting, omp_get_thread_num(), omp_get_num_threads(), count <= kAlone);
+    Scratch s;
+    carve(*model, count, 1, threads, team.id, scratch, &s);
+    norm_and_quantize(team, hidden, norm, count, model->hidden, model->eps, s.normed, s.rows);
+    product(team, *head, s.rows, count, [=](int64_t row, int64_t column, __m512 x, __m512 y) {
       _mm512_storeu_ps(logits + row * head->rows + column, x);
       _mm512_storeu_ps(logits + row * head->rows + column + 16, y);
     });

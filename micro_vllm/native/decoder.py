@@ -97,7 +97,7 @@ class NativeDecoder:
             address(sin),
             groups,
         )
-        scratch = self._scratch_for(len(token_ids), parts)
+        scratch = self._scratch_for(len(token_ids), parts, threads)
         self._library.mv_decode(self._model, batch, address(hidden), address(scratch), threads)
         return hidden
 
@@ -107,7 +107,8 @@ class NativeDecoder:
         if len(self._logits) < count:
             self._logits = torch.empty(count, self._head.rows)
         logits = self._logits[:count]
-        scratch = self._scratch_for(count, 1)
+        threads = torch.get_num_threads()
+        scratch = self._scratch_for(count, 1, threads)
         self._library.mv_logits(
             self._model,
             self._head,
@@ -116,13 +117,13 @@ class NativeDecoder:
             count,
             address(logits),
             address(scratch),
-            torch.get_num_threads(),
+            threads,
         )
         return logits
 
-    def _scratch_for(self, tokens: int, parts: int) -> torch.Tensor:
+    def _scratch_for(self, tokens: int, parts: int, threads: int) -> torch.Tensor:
         """Kept from step to step: fresh memory would be paid for page by page."""
-        needed = self._library.mv_scratch_bytes(self._model, tokens, parts) + 64
+        needed = self._library.mv_scratch_bytes(self._model, tokens, parts, threads) + 64
         if len(self._scratch) < needed:
             self._scratch = torch.empty(needed, dtype=torch.uint8)
         skip = -self._scratch.data_ptr() % 64

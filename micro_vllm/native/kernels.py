@@ -76,7 +76,7 @@ class Batch(ctypes.Structure):
 
 def declare(library: ctypes.CDLL) -> ctypes.CDLL:
     """Tell ctypes the signatures. Its calls release the interpreter lock."""
-    library.mv_scratch_bytes.argtypes = (POINTER(Model), c_int64, c_int64)
+    library.mv_scratch_bytes.argtypes = (POINTER(Model), c_int64, c_int64, c_int64)
     library.mv_scratch_bytes.restype = c_int64
     library.mv_decode.argtypes = (POINTER(Model), POINTER(Batch), c_void_p, c_void_p, c_int64)
     library.mv_decode.restype = None

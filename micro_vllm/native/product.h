@@ -3,13 +3,14 @@
 // A weight (N, K) lies as [N / 16][K / 4][16][4]: one vector holds 4 inputs of 16 outputs, the form that vpdpbusd
 // takes. That instruction wants one factor unsigned, so activations carry + 128, and `offset` (- 128 times the sum of
 // the weights of a group) takes it back. Rounding is the only error: scales are those of groups, products are exact.
-// Every function is called by all threads of a parallel region, shares its loop among them and ends with a barrier.
+// Functions that take a Team are called by all its threads, which share the work and meet at the end (team.h).
 #pragma once
 
 #include <algorithm>
 #include <cmath>
 
 #include "simd.h"
+#include "team.h"
 
 namespace micro_vllm {
 
@@ -46,9 +47,8 @@ inline void quantize_row(const float* x, int64_t k, uint8_t* out, float* scale) 
   }
 }
 
-inline void quantize(const float* x, int64_t m, int64_t k, Rows rows) {
-#pragma omp for schedule(static)
-  for (int64_t i = 0; i < m; ++i) quantize_row(x + i * k, k, rows.data + i * k, rows.scale + i * (k / kGroup));
+inline void quantize(Team& team, const float* x, int64_t m, int64_t k, Rows rows) {
+  team.prepare(m, [=](int64_t i) { quantize_row(x + i * k, k, rows.data + i * k, rows.scale + i * (k / kGroup)); });
 }
 
 // x / sqrt(mean(x^2) + eps) * weight; in place where out == x.
@@ -64,13 +64,12 @@ inline void rms_norm(const float* x, const float* weight, int64_t k, float eps, 
 }
 
 // normed: (M, K) of scratch.
-inline void norm_and_quantize(const float* x, const float* weight, int64_t m, int64_t k, float eps, float* normed,
-                              Rows rows) {
-#pragma omp for schedule(static)
-  for (int64_t i = 0; i < m; ++i) {
+inline void norm_and_quantize(Team& team, const float* x, const float* weight, int64_t m, int64_t k, float eps,
+                              float* normed, Rows rows) {
+  team.prepare(m, [=](int64_t i) {
     rms_norm(x + i * k, weight, k, eps, normed + i * k);
     quantize_row(normed + i * k, k, rows.data + i * k, rows.scale + i * (k / kGroup));
-  }
+  });
 }
 
 // MR rows of x times 32 outputs; store(row, column, first 16 outputs, last 16 outputs).
@@ -121,9 +120,8 @@ inline void tile(const Matrix& w, int64_t pair, Rows x, int64_t row, Store&& sto
 
 // x (M, K) times the weight: store is called once for every row and 32 columns.
 template <class Store>
-inline void product(const Matrix& w, Rows x, int64_t m, Store&& store) {
-#pragma omp for schedule(static)
-  for (int64_t pair = 0; pair < w.rows / kColumns; ++pair) {
+inline void product(Team& team, const Matrix& w, Rows x, int64_t m, Store&& store) {
+  team.share(w.rows / kColumns, [&](int64_t pair) {
     int64_t row = 0;
     for (; row + 6 <= m; row += 6) tile<6>(w, pair, x, row, store);
     switch (m - row) {
@@ -133,7 +131,7 @@ inline void product(const Matrix& w, Rows x, int64_t m, Store&& store) {
       case 2: tile<2>(w, pair, x, row, store); break;
       case 1: tile<1>(w, pair, x, row, store); break;
     }
-  }
+  });
 }
 
 }  // namespace micro_vllm

@@ -158,7 +158,28 @@ def test_every_mode_gives_the_same_tokens_but_for_near_ties(folder, settings):
 
 
 @needs_native
-def test_a_long_context_is_cut_into_parts_with_the_same_result(tmp_path):
+@pytest.mark.parametrize("threads", [2, 3], ids="{} threads".format)
+def test_any_number_of_threads_gives_the_very_same_numbers(folder, threads):
+    """3 are more than two cores have: some sleep while they wait for others."""
+    prompts = [
+        PROMPTS[:1],
+        PROMPTS[1:3],
+        PROMPTS,
+    ]  # rows that every thread prepares for itself, and shared ones
+    wanted = [out for some in prompts for out in greedy(native_llm(folder), some)]
+    torch.set_num_threads(threads)
+    try:
+        found = [out for some in prompts for out in greedy(native_llm(folder), some)]
+    finally:
+        torch.set_num_threads(1)
+    for ours, one in zip(found, wanted, strict=True):
+        assert ours.outputs[0].token_ids == one.outputs[0].token_ids
+        assert ours.outputs[0].logprobs == one.outputs[0].logprobs
+
+
+@needs_native
+@pytest.mark.parametrize("threads", [1, 3], ids="{} threads".format)
+def test_a_long_context_is_cut_into_parts_with_the_same_result(tmp_path, threads):
     """A single decode over many keys runs in parts along them; a batch does not."""
     folder = save_tiny_model(
         tmp_path / "long", dtype=torch.bfloat16, max_position_embeddings=1024,
@@ -166,11 +187,11 @@ def test_a_long_context_is_cut_into_parts_with_the_same_result(tmp_path):
     )  # fmt: skip
     prompt = [(5 * i) % 300 + 3 for i in range(700)]
     reference = greedy(reference_llm(folder, num_gpu_blocks_override=64), [prompt], 16)
-    ours = greedy(
-        native_llm(folder),
-        [prompt],
-        16,
-    )
+    torch.set_num_threads(threads)
+    try:
+        ours = greedy(native_llm(folder), [prompt], 16)
+    finally:
+        torch.set_num_threads(1)
     assert assert_part_only_at_near_ties(ours, reference) > 3
 
 
