@@ -190,6 +190,10 @@ class StepRecord:
     num_hit_tokens: int = 0
     error: str = ""
 
+    def __hash__(self) -> int:
+        """Quick: words about a step are made once and found by it."""
+        return hash((self.step, self.time))
+
     @property
     def seconds(self) -> float:
         return self.schedule_seconds + self.build_seconds + self.forward_seconds + self.sample_seconds

@@ -86,8 +86,10 @@ def test_state_is_shown_by_more_than_colour():
     assert {"used", "cached", "free"} <= {cell.state for cell in view.blocks}
     figure = drawn(block_map, view)
     signs = [text for trace in scatters(figure, "text") for text in trace.text or ()]
-    assert signs.count("#") == sum(cell.state == "cached" for cell in view.blocks)
     assert signs.count("∅") == 1
+    dots, *_ = [t for t in figure.data if t.type == "scatter" and t.fill == "toself"]
+    assert dots.fillpattern.shape == "."
+    assert len(rectangles(dots)) == sum(cell.state == "cached" for cell in view.blocks)
     outlined = sum(
         len(rectangles(trace))
         for trace in scatters(figure, "lines")
@@ -98,11 +100,18 @@ def test_state_is_shown_by_more_than_colour():
 
 def test_letters_name_the_owner_of_every_block_with_one():
     view = view_after(256, 60, 3)
-    (letters,) = [t for t in scatters(drawn(block_map, view), "text") if len(t.text or ()) == 256]
     labels = {t.request_id: t.label for t in view.requests}
-    for cell, sign in zip(view.blocks[1:], letters.text, strict=True):
-        one = labels[cell.owners[0].request_id] if len(cell.owners) == 1 else ""
-        assert sign == ("#" if cell.state == "cached" else one)
+    grid = lay_out(256, SIZE)
+    found = {
+        (int(y) * grid.columns + int(x) + 1): sign
+        for trace in scatters(drawn(block_map, view), "text")
+        for x, y, sign in zip(trace.x, trace.y, trace.text, strict=True)
+        if sign in labels.values()
+    }
+    assert found == {
+        cell.block_id: labels[cell.owners[0].request_id] for cell in view.blocks if len(cell.owners) == 1
+    }
+    assert len(found) > 10
 
 
 def test_small_cells_kept_for_reuse_are_dotted_and_tints_of_a_hue_have_their_pattern():

@@ -186,7 +186,7 @@ def test_a_long_chain_is_one_box_that_says_how_many_blocks_it_is():
     figure = prefix_cache.figure(with_prefix(view, chain("a", 200, is_evictable=True)), size=Size(320, 150))
     (bar,) = bars(figure)
     assert "<b>200 blocks</b> · tokens 0–3,199" in bar["words"]
-    assert figure["data"][-1]["text"] == ["# · 200 blocks"]
+    assert figure["data"][-1]["text"] == ["kept · 200 blocks"]
 
 
 def test_shortening_keeps_order_and_equal_depths_in_one_column():

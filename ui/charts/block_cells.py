@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from ui.charts.block_grid import Box, Grid, paths
@@ -10,7 +9,6 @@ from ui.charts.block_scene import MAX_STRIPS, OWN_SHARE, Scene, Trace, outlines,
 from ui.charts.block_words import describe
 from ui.charts.marks import INVISIBLE
 from ui.charts.palette import PAPER, PATTERNS, mix, readable_on
-from ui.view import BlockCell
 
 
 def cell_traces(scene: Scene) -> list[Trace]:
@@ -72,12 +70,12 @@ def _by_row(values: list[Any], grid: Grid, empty: Any) -> list[list[Any]]:
 
 
 def _kept(scene: Scene) -> Trace:
-    """Cells too small for a ``#`` are dotted instead: never by colour alone. Others' heights are None."""
+    """Cells kept for reuse are dotted: never by colour alone. Others' heights are None."""
     grid, look = scene.grid, scene.look
     color = mix(look.cell_cached, look.card, 0.5) if scene.followed else look.cell_cached
     x: list[float | None] = []
     y: list[float | None] = []
-    for i, cell in enumerate(scene.view.blocks[1:] if not scene.has_letters else ()):
+    for i, cell in enumerate(scene.view.blocks[1:]):
         row, column = divmod(i, grid.columns)
         left, right = grid.lefts[column], grid.rights[column]
         x += (left, right, right, left, None)
@@ -214,32 +212,26 @@ def _written(scene: Scene) -> Trace:
 
 
 def _letters(scene: Scene) -> Trace:
+    """Of the cells with one owner. Text is what Plotly draws slowest: there is none where nothing is to be read."""
     view, grid, look, labels = scene.view, scene.grid, scene.look, scene.labels
-    cells: Sequence[BlockCell] = view.blocks[1:] if scene.has_letters else ()
     own = scene.own
     on_ground = look.muted if scene.followed else look.text
-    on_kept = look.muted if scene.followed else readable_on(look.cell_cached)
     block_size = view.info.block_size
     middles = sign_heights(grid, block_size)
+    x: list[float] = []
     y: list[float] = []
     text: list[str] = []
     paint: list[str] = []
-    for i, cell in enumerate(cells):
-        sign, color, middle = "", on_ground, 0.5
-        if cell.block_id in own:
-            pass  # _indices
-        elif cell.state == "cached":
-            sign, color = "#", on_kept
-        elif len(cell.owners) == 1 and cell.owners[0].request_id in labels:  # more: _counts
-            name = cell.owners[0].request_id
-            sign = labels[name]
-            middle = middles[cell.tokens]
-            if 2 * cell.tokens > block_size:
-                color = scene.colors[name].text
-        y.append(i // grid.columns + middle)
-        text.append(sign)
-        paint.append(color)
-    x = [i % grid.columns + 0.5 for i in range(len(cells))]
+    for i, cell in enumerate(view.blocks[1:] if scene.has_letters else ()):
+        # Several owners: _counts; blocks of the request that is followed: their index, in block_trail.
+        if len(cell.owners) != 1 or cell.block_id in own or cell.owners[0].request_id not in labels:
+            continue
+        name = cell.owners[0].request_id
+        row, column = divmod(i, grid.columns)
+        x.append(column + 0.5)
+        y.append(row + middles[cell.tokens])
+        text.append(labels[name])
+        paint.append(scene.colors[name].text if 2 * cell.tokens > block_size else on_ground)
     return words(x, y, text, paint or look.text, grid.font(2, 14))
 
 

@@ -1,13 +1,13 @@
 """The KV block map: one cell a block, in the order of block ids, so that a block keeps its place.
 
 A cell fills from below as its slots fill, in the colour and with the letter of the request that owns it. Free
-cells are empty; cells kept for reuse carry ``#`` (dots where the cell is too small for it); a shared block is
-split between its owners; what the newest step wrote is outlined; the null block stands apart.
+cells are empty; cells kept for reuse are dotted; a shared block is split between its owners; what the newest step
+wrote is outlined; the null block stands apart.
 
 Following a request dims all others; its blocks are framed and carry their logical index instead of a letter. A
 token that is pointed at is a bar at the height of its slot.
 
-All arrays over cells have one entry a block in a fixed order, so that a step changes a few entries and not the array.
+Arrays over cells have one entry a block in a fixed order, so that a step changes a few entries and not the array.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ CAPTION = (
     'A cell is a <abbr title="room for the keys and values of a fixed number of tokens; '
     'a cell fills from below as its slots do">block</abbr>: '
     '<abbr title="kept for reuse: free, but a later prompt with the same beginning takes it over; '
-    'the longest unused is evicted first"># kept</abbr>, '
+    'the longest unused is evicted first">dotted if kept</abbr>, '
     '<abbr title="several requests read the same block, because their prompts begin alike">split if shared</abbr>, '
-    '<abbr title="written in the step on show">framed if just written</abbr>. '
+    '<abbr title="written in the step on show">framed if written</abbr>. '
     '<abbr title="its blocks then show their place in its block table, from 0; all others fade">'
     "Click follows a request</abbr>."
 )

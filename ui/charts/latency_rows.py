@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from statistics import median
 
 from ui.charts.wording import counted, duration, percent, round_up
@@ -147,6 +148,7 @@ def overhead_words(steps: Sequence[StepRecord]) -> list[str]:
     return [f"{step} · {share} of the time", f"{step} · {share}", share]
 
 
+@lru_cache(maxsize=1024)
 def step_words(step: StepRecord) -> str:
     """The hover of a step."""
     lines = [f"<b>step {step.step}</b> · {duration(step.seconds)} for {counted(step.num_tokens, 'token')}"]

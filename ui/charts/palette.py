@@ -7,6 +7,7 @@ without black; after them come the same hues once more, mixed towards the middle
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 OKABE_ITO = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442")
 PATTERNS = ("", "/", ".", "x")
@@ -55,6 +56,7 @@ def _make_slot(slot: int) -> RequestColor:
 # ---------------------------------------------------------------- arithmetic
 
 
+@lru_cache(maxsize=4096)
 def mix(color: str, other: str, share: float) -> str:
     """``color`` with ``share`` (0 to 1) of ``other``, in sRGB."""
     pairs = zip(_rgb(color), _rgb(other), strict=True)
@@ -67,6 +69,7 @@ def contrast(one: str, two: str) -> float:
     return (light + 0.05) / (dark + 0.05)
 
 
+@lru_cache(maxsize=1024)
 def readable_on(fill: str) -> str:
     """Ink or paper, whichever stands out more."""
     return max((INK, PAPER), key=lambda color: contrast(color, fill))

@@ -17,7 +17,7 @@ from ui.charts.marks import HEADLINE_PX, Bar, bar_traces, empty_sentence, headli
 from ui.charts.palette import mix, readable_on, request_color
 from ui.charts.prefix_plan import AXIS_PX, LEFT_PX, RIGHT_PX, Plan, make_plan
 from ui.charts.prefix_tree import Piece
-from ui.charts.prefix_words import EMPTY, describe, headline_words, piece_wordings
+from ui.charts.prefix_words import EMPTY, KEPT, describe, headline_words, piece_wordings
 from ui.charts.theme import LIGHT, MONO, Look, Size, bare_axis, base_layout, quiet_axis
 from ui.charts.wording import longest_that_fits
 from ui.view import EngineView, RequestTrack
@@ -96,8 +96,8 @@ def _boxes(
         strips: list[RequestTrack | None] = [*held] or [None]
         words = describe(box.piece, view, tracks)
         height = (box.bottom - box.top) / len(strips)
-        # Boxes too small for a "#" are dotted instead: never by colour alone.
-        is_small = (box.right - box.left) * plan.column_px < _CHAR_PX + 4
+        # Boxes too small for the word are dotted instead: never by colour alone.
+        is_small = (box.right - box.left) * plan.column_px < len(KEPT) * _CHAR_PX + 5
         for i, track in enumerate(strips):
             fill = piece_fill(box.piece, track, look, focus)
             color = request_color(track.arrival) if track else None

@@ -12,6 +12,8 @@ EMPTY = (
     "Full blocks of prompts and answers will stand here: "
     "a prompt that begins like them need not compute them again."
 )
+KEPT = "kept"
+"""In a box that nobody holds."""
 _IDS_SHOWN = 8
 
 
@@ -41,17 +43,17 @@ def piece_wordings(piece: Piece, held: Sequence[RequestTrack], is_shortened: boo
     who = "+".join(track.label for track in held) if len(held) <= 3 else f"{len(held)} requests"
     short = "+".join(track.label for track in held) if len(held) <= 3 else f"{len(held)}"
     if not held:
-        who = short = "#"
+        who, short = KEPT, ""
     hits = f" ×{piece.first.num_hits}" if piece.first.num_hits else ""
     count = len(piece.nodes)
     if is_shortened:
         return [
             f"{who}{hits} · {counted(count, 'block')}",
-            f"{short}{hits} · {count}",
+            f"{short}{hits} · {count}".lstrip(" ·"),
             counted(count, "block"),
             f"{count}",
         ]
-    return [f"{who}{hits}", f"{short}{hits}", hits.strip() or short, short]
+    return [f"{who}{hits}", f"{short}{hits}".lstrip(), hits.strip() or short, short]
 
 
 def describe(piece: Piece, view: EngineView, tracks: dict[str, RequestTrack]) -> str:

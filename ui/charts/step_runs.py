@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from ui.charts.wording import counted, power_of_two
 from ui.view import EngineView, StepRecord, StepRow, request_label
@@ -105,6 +106,7 @@ def stop_runs(steps: Sequence[StepRecord]) -> list[tuple[str, int, int]]:
 # ---------------------------------------------------------------- words
 
 
+@lru_cache(maxsize=1024)
 def step_words(step: StepRecord) -> str:
     """Everything about one step, for its hover."""
     prefills = [row for row in step.rows if row.phase == "prefill"]

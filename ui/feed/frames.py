@@ -112,29 +112,32 @@ def changes(old: Any, new: Any) -> list[list[Any]]:
     """
     found: list[list[Any]] = []
     if old != new:
-        _compare(old, new, [], found)
+        _compare(old, new, [], found, [0])
     return found
 
 
-def _compare(old: Any, new: Any, path: list[Any], found: list[list[Any]]) -> None:
-    """``old`` and ``new`` differ. Equal parts are skipped by one comparison each, which Python makes in C."""
+def _compare(old: Any, new: Any, path: list[Any], found: list[list[Any]], moves: list[int]) -> None:
+    """``old`` and ``new`` differ. Equal parts are skipped by one comparison each, which Python makes in C.
+
+    ``moves``: how far the last window had moved on, since all windows of a figure do so together.
+    """
     if isinstance(old, dict) and isinstance(new, dict) and old.keys() == new.keys():
         for key, value in new.items():
             before = old[key]
             if before is not value and before != value:
-                _compare(before, value, [*path, key], found)
+                _compare(before, value, [*path, key], found, moves)
         return
     if isinstance(old, list | tuple) and isinstance(new, list | tuple) and len(old) == len(new) > 0:
         moved = [i for i, differs in enumerate(map(ne, old, new)) if differs]
         if isinstance(new[0], dict | list | tuple):
             for i in moved:
-                _compare(old[i], new[i], [*path, i], found)
+                _compare(old[i], new[i], [*path, i], found, moves)
             return
         if len(moved) * 3 < len(new):
             found.extend([[*path, i], new[i]] for i in moved)
             return
     if isinstance(old, list | tuple) and isinstance(new, list | tuple):
-        moved_on = _moved_on(old, new)
+        moved_on = _moved_on(old, new, moves)
         if moved_on is not None:
             start, keep = moved_on
             found.append([path, new[keep:], start, keep])
@@ -142,16 +145,22 @@ def _compare(old: Any, new: Any, path: list[Any], found: list[list[Any]]) -> Non
     found.append([path, new])
 
 
-def _moved_on(old: Any, new: Any) -> tuple[int, int] | None:
+def _moved_on(old: Any, new: Any, moves: list[int]) -> tuple[int, int] | None:
     """(start, keep) such that ``new`` begins with ``old[start : start + keep]``, where that is most of it."""
-    if len(new) < SHORTEST_WINDOW:
+    size = len(new)
+    least = size * 2 // 3 + 1  # the newest values are still changing
+    if size < SHORTEST_WINDOW:
         return None
-    for start in range(min(MOST_MOVED, len(old))):
-        if old[start] != new[0]:
+    for start in (moves[0], *range(min(MOST_MOVED, len(old) - least + 1))):
+        if len(old) - start < least or old[start] != new[0] or old[start : start + least] != new[:least]:
             continue
-        keep = min(len(old) - start, len(new))
-        while keep * 3 > len(new) * 2:  # the newest values are still changing
-            if old[start : start + keep] == new[:keep]:
-                return start, keep
-            keep -= 1 if keep > len(new) - 3 else 4
+        keep, most = least, min(len(old) - start, size)
+        while keep < most:
+            middle = (keep + most + 1) // 2
+            if old[start + keep : start + middle] == new[keep:middle]:
+                keep = middle
+            else:
+                most = middle - 1
+        moves[0] = start
+        return start, keep
     return None
