@@ -28,6 +28,7 @@ from micro_vllm.trace import EngineStarted, StepExecuted
 from tests.browser.support.running_page import RunningPage, page_in_process
 from tests.ui.support.looking import Tab
 from ui.charts.registry import CHARTS
+from ui.host.serving import load_for_good
 
 DEFAULT_MODEL = "SmolLM2-135M-Instruct"
 NUM_REQUESTS = 4
@@ -71,7 +72,7 @@ class ShareFigures:
 
 @dataclass(frozen=True, slots=True)
 class BrowserFigures:
-    """One tab in Chromium. Latency in seconds, of every step that was computed while it looked."""
+    """One tab in Chromium. Latency in seconds, of every step that was computed in the first minute."""
 
     num_steps: int
     num_pictures: int
@@ -182,8 +183,8 @@ def measure_share(page: RunningPage, seconds: float) -> ShareFigures:
 
 
 def measure_browser(page: RunningPage, tab: Any, minutes: float, samples: int = 20) -> BrowserFigures:
-    """``tab``: a Playwright page that shows the charts. Memory is read from the end of the first minute on (or of
-    the first tenth, if it is all over sooner)."""
+    """``tab``: a Playwright page that shows the charts. Latency is that of the first minute (or of the first tenth, if it
+    is all over sooner); then memory is read, and to collect garbage for that stops the page."""
     session = tab.context.new_cdp_session(tab)
     session.send("Performance.enable")
     warm_up = min(60.0, minutes * 6)
@@ -192,18 +193,16 @@ def measure_browser(page: RunningPage, tab: Any, minutes: float, samples: int = 
         page.wait_for(lambda health: health["running"] == NUM_REQUESTS, 60)
         tab.evaluate(LISTEN)
         begun, first = time.monotonic(), last_step(page)
-        steps: dict[int, float] = {}
         tab.wait_for_timeout(1000 * warm_up)
+        steps, pictures = _wall_times(page, first), tab.evaluate("window.pictures")
         for i in range(samples):
             session.send("HeapProfiler.collectGarbage")
             metrics = {m["name"]: m["value"] for m in session.send("Performance.getMetrics")["metrics"]}
             heaps.append(metrics["JSHeapUsedSize"] / 2**20)
             nodes.append(int(metrics["Nodes"]))
             sizes.append(_rss() / 2**20)
-            steps.update(_wall_times(page, first))
             if i < samples - 1:
                 tab.wait_for_timeout(1000 * (60 * minutes - warm_up) / (samples - 1))
-        pictures = tab.evaluate("window.pictures")
         took = time.monotonic() - begun
     latencies = latencies_of(steps, pictures)
     cuts = quantiles(latencies, n=100)
@@ -308,7 +307,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures here too")
     args = parser.parse_args(argv)
     os.environ.update(OMP_NUM_THREADS=str(args.threads), OMP_WAIT_POLICY="PASSIVE")  # before torch is loaded
-    with page_in_process(args.model) as page:
+    with page_in_process(args.model, load=load_for_good) as page:
+        page.wait_for(lambda health: health["status"] == "ok", 120)
         share = measure_share(page, args.seconds)
         print(*share_lines(share), sep="\n", flush=True)
         with chromium_tab(page.url) as tab:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import threading
 import time
+import weakref
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from tests.engine.support.models import save_tiny_model
 from tests.ui.support.waiting import wait_until
 from ui.host.engine_host import EngineHost
 from ui.host.engine_options import EngineOptions
+from ui.host.serving import LoadWatch, load_for_good
 from ui.settings import Settings
 
 SAMPLE = Path(__file__).parents[2] / "assets" / "sample_trace.jsonl"
@@ -68,6 +70,21 @@ def host(folder):
     load(host, folder)
     yield host
     host.close()
+
+
+def test_what_stays_is_left_alone_by_the_garbage_collector_but_a_model_that_goes_is_not(folder):
+    try:
+        first = load_for_good(str(folder), progress=LoadWatch("one", lambda *_: None))
+        frozen = gc.get_freeze_count()
+        assert frozen > 10_000
+        weights = weakref.ref(first.model)
+        del first
+        second = load_for_good(str(folder), progress=LoadWatch("two", lambda *_: None))
+        assert weights() is None
+        assert gc.get_freeze_count() < 1.2 * frozen
+        assert second.model is not None
+    finally:
+        gc.unfreeze()
 
 
 # ---------------------------------------------------------------- other options

@@ -158,7 +158,7 @@ def _dividers(plan: Plan, look: Look) -> dict[str, Any]:
             for depth in range(box.piece.start + 1, box.piece.stop)
             if not (plan.scale.is_shortened(depth) or plan.scale.is_shortened(depth - 1))
         ]
-        if any(plan.scale.is_shortened(depth) for depth in range(box.piece.start, box.piece.stop)):
+        if plan.scale.shortens(box.piece.start, box.piece.stop):
             places += [box.right - px / plan.column_px for px in (2.5, 5)]
         middle = (box.top + box.bottom) / 2
         free = min(middle - box.top - 2.5, 8)  # no line through the letters
@@ -204,7 +204,7 @@ def _labels(plan: Plan, tracks: dict[str, RequestTrack], look: Look, focus: Focu
     for box in plan.boxes:
         held = [tracks[r] for r in box.piece.first.owners if r in tracks]
         room = (box.right - box.left) * plan.column_px - 5
-        is_shortened = any(plan.scale.is_shortened(d) for d in range(box.piece.start, box.piece.stop))
+        is_shortened = plan.scale.shortens(box.piece.start, box.piece.stop)
         words = longest_that_fits([*piece_wordings(box.piece, held, is_shortened), ""], room, _CHAR_PX)
         if not words or box.bottom - box.top < 10:
             continue

@@ -70,6 +70,15 @@ class DepthScale:
         i = min(bisect_right(self.bounds, depth) - 1, len(self.bounds) - 2)
         return self.bounds[i + 1] - self.bounds[i] > self.cap
 
+    def shortens(self, start: int, stop: int) -> bool:
+        """Whether any block from ``start`` to ``stop`` - 1 has less than a column."""
+        i = min(bisect_right(self.bounds, start) - 1, len(self.bounds) - 2)
+        while i < len(self.bounds) - 1 and self.bounds[i] < stop:
+            if self.bounds[i + 1] - self.bounds[i] > self.cap:
+                return True
+            i += 1
+        return False
+
     @property
     def num_columns(self) -> float:
         return self.places[-1]
