@@ -17,7 +17,8 @@ from pathlib import Path
 
 from micro_vllm.errors import UnsupportedModelError
 
-SOURCES = ("simd.h", "team.h", "product.h", "attention.h", "decoder.cpp")
+SOURCES = ("decoder.cpp", "sampler.cpp")
+HEADERS = ("simd.h", "team.h", "product.h", "attention.h")
 FLAGS = (
     "-O3",
     "-march=native",
@@ -29,7 +30,7 @@ FLAGS = (
     "-fPIC",
 )
 """Not -ffast-math: linked into a library it makes the whole process flush small numbers to zero."""
-NEEDED_CPU_FLAGS = ("avx512f", "avx512bw", "avx512vl", "avx512_vnni")
+NEEDED_CPU_FLAGS = ("avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_vnni")
 BUILD_SECONDS = 120
 _HERE = Path(__file__).parent
 
@@ -84,7 +85,7 @@ def load_kernels(cache: Path) -> ctypes.CDLL:
 
 def _key(compiler: str) -> str:
     digest = hashlib.sha256()
-    for name in SOURCES:
+    for name in (*HEADERS, *SOURCES):
         digest.update((_HERE / name).read_bytes())
     version = subprocess.run(
         [compiler, "--version"], capture_output=True, check=False, timeout=BUILD_SECONDS
@@ -98,7 +99,7 @@ def _build(compiler: str, library: Path) -> None:
     library.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=library.parent) as folder:
         built = Path(folder) / library.name
-        command = [compiler, *FLAGS, str(_HERE / "decoder.cpp"), "-o", str(built)]
+        command = [compiler, *FLAGS, *(str(_HERE / name) for name in SOURCES), "-o", str(built)]
         try:
             done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=BUILD_SECONDS)
         except (OSError, subprocess.TimeoutExpired) as error:

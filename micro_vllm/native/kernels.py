@@ -1,4 +1,4 @@
-"""The kernels of ``decoder.cpp`` as Python sees them: the structures they read, and pointers into tensors.
+"""The kernels of ``decoder.cpp`` and ``sampler.cpp`` as Python sees them: structures, and pointers into tensors.
 
 Whoever makes a structure keeps the tensors that it points into: a structure holds addresses, not references.
 """
@@ -74,6 +74,20 @@ class Batch(ctypes.Structure):
     )
 
 
+class Draws(ctypes.Structure):
+    _fields_ = (
+        ("logits", c_void_p),
+        ("stride", c_int64),
+        ("vocabulary", c_int64),
+        ("rows", c_void_p),
+        ("likeliest", c_void_p),
+        ("temperature", c_void_p),
+        ("seeds", c_void_p),
+        ("output_index", c_void_p),
+        ("count", c_int64),
+    )
+
+
 def declare(library: ctypes.CDLL) -> ctypes.CDLL:
     """Tell ctypes the signatures. Its calls release the interpreter lock."""
     library.mv_scratch_bytes.argtypes = (POINTER(Model), c_int64, c_int64, c_int64)
@@ -84,6 +98,8 @@ def declare(library: ctypes.CDLL) -> ctypes.CDLL:
         POINTER(Model), POINTER(Matrix), c_void_p, c_void_p, c_int64, c_void_p, c_void_p, c_int64,
     )  # fmt: skip
     library.mv_logits.restype = None
+    library.mv_draw.argtypes = (POINTER(Draws), c_void_p, c_int64)
+    library.mv_draw.restype = None
     return library
 
 

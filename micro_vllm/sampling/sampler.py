@@ -8,8 +8,10 @@ asks for: a batch of greedy rows is one maximum over its logits.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -59,12 +61,27 @@ class SamplerOutput:
     failed: Mapping[int, str] = field(default_factory=dict)
 
 
-class Sampler:
-    """Draws tokens. Stateless but for the size of the vocabulary."""
+class PlainDraw(Protocol):
+    """A faster ``draw_unfiltered``, for float32 on the CPU; see :class:`micro_vllm.native.draw.NativeDraw`."""
 
-    def __init__(self, num_valid_ids: int) -> None:
+    def __call__(
+        self,
+        logits: torch.Tensor,
+        rows: torch.Tensor,
+        likeliest: torch.Tensor,
+        temperature: torch.Tensor,
+        seeds: torch.Tensor,
+        output_index: torch.Tensor,
+    ) -> torch.Tensor: ...
+
+
+class Sampler:
+    """Draws tokens. Keeps nothing from one step to the next."""
+
+    def __init__(self, num_valid_ids: int, plain_draw: PlainDraw | None = None) -> None:
         """``num_valid_ids``: ids from here on only pad the vocabulary and are never drawn."""
         self.num_valid_ids = num_valid_ids
+        self._plain_draw = plain_draw
 
     def sample(self, logits: torch.Tensor, metadata: SamplingMetadata) -> SamplerOutput:
         """One token for every row.
@@ -79,13 +96,13 @@ class Sampler:
         if not len(logits):
             return SamplerOutput(token_ids=[])
         valid = logits[:, : self.num_valid_ids]  # (N, V') views, no copy
-        maxima, tokens = valid.max(dim=-1)  # (N,) the maximum is NaN or infinite if anything is wrong
-        failed = dict.fromkeys(_rows_where(~torch.isfinite(maxima)), _NOT_FINITE)
+        maxima, tokens = _maxima(valid)  # (N,) the maximum is NaN or infinite if anything is wrong
+        failed = dict.fromkeys(_not_finite(maxima), _NOT_FINITE)
         if metadata.constrained:
             valid = valid.to(torch.float32, copy=True)
             apply_constraints(valid, metadata.constrained, metadata.output_index, self.num_valid_ids)
-            maxima, tokens = valid.max(dim=-1)
-            for row in _rows_where(~torch.isfinite(maxima)):
+            maxima, tokens = _maxima(valid)
+            for row in _not_finite(maxima):
                 failed.setdefault(row, _NOTHING_LEFT)
         # top_k = 1 leaves the maximum alone in the race.
         random = (metadata.temperature >= GREEDY_TEMPERATURE) & (metadata.top_k != 1)
@@ -121,12 +138,15 @@ class Sampler:
                 continue
             at = torch.from_numpy(part).to(logits.device)
             whole = len(part) == len(logits)
+            # float32's largest number at most: a masked -inf over an infinite temperature would be NaN, and win.
+            temperature = column(np.minimum(metadata.temperature, torch.finfo(torch.float32).max)).float()
+            seeds, output_index = column(metadata.seeds), column(metadata.output_index)
+            if self._plain_draw is not None and not is_filtered:
+                tokens[at] = self._plain_draw(logits, at, tokens[at], temperature, seeds, output_index)
+                continue
             # Shifted by the maximum first, so that a tiny temperature cannot overflow.
             scaled = (logits if whole else logits[at]).float() - maxima[at, None].float()  # (n, V')
-            # float32's largest number at most: a masked -inf over an infinite temperature would be NaN, and win.
-            temperature = column(np.minimum(metadata.temperature, torch.finfo(torch.float32).max))
-            scaled /= temperature[:, None].float()
-            seeds, output_index = column(metadata.seeds), column(metadata.output_index)
+            scaled /= temperature[:, None]
             if is_filtered:
                 top_p, min_p = column(metadata.top_p), column(metadata.min_p)
                 tokens[at] = draw_filtered(scaled, column(top_k), top_p, min_p, seeds, output_index)
@@ -134,5 +154,13 @@ class Sampler:
                 tokens[at] = draw_unfiltered(scaled, seeds, output_index)
 
 
-def _rows_where(condition: torch.Tensor) -> list[int]:
-    return condition.nonzero()[:, 0].tolist() if bool(condition.any()) else []
+def _maxima(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """(N,) of each row, and (N,) its first id. NaN is the maximum of a row that holds one."""
+    if logits.device.type != "cpu" or logits.dtype != torch.float32:
+        return logits.max(dim=-1)
+    ids = torch.from_numpy(logits.numpy().argmax(axis=-1))  # several times as fast as torch's
+    return logits.gather(1, ids[:, None])[:, 0], ids
+
+
+def _not_finite(maxima: torch.Tensor) -> list[int]:
+    return [row for row, value in enumerate(maxima.tolist()) if not math.isfinite(value)]

@@ -183,8 +183,8 @@ def measure_share(page: RunningPage, seconds: float) -> ShareFigures:
 
 
 def measure_browser(page: RunningPage, tab: Any, minutes: float, samples: int = 20) -> BrowserFigures:
-    """``tab``: a Playwright page that shows the charts. Latency is that of the first minute (or of the first tenth, if it
-    is all over sooner); then memory is read, and to collect garbage for that stops the page."""
+    """``tab``: a Playwright page that shows the charts. Latency is that of the first minute (of the first tenth, if
+    it is all over sooner). Memory is read after that: to collect garbage first stops the page."""
     session = tab.context.new_cdp_session(tab)
     session.send("Performance.enable")
     warm_up = min(60.0, minutes * 6)

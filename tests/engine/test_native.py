@@ -9,13 +9,19 @@ import torch.nn.functional as F
 from micro_vllm import LLM, SamplingParams
 from micro_vllm.errors import ConfigError
 from micro_vllm.model_loader import load_model
+from micro_vllm.model_loader.cache import default_cache_root
 from micro_vllm.model_loader.default import iter_weights
 from micro_vllm.native import compile as native_compile
-from micro_vllm.native.compile import NativeUnavailableError
-from micro_vllm.native.prepare import check_native, prepare_native
+from micro_vllm.native.compile import NativeUnavailableError, load_kernels
+from micro_vllm.native.draw import NativeDraw
+from micro_vllm.native.kernels import declare
+from micro_vllm.native.prepare import KERNEL_FOLDER, check_native, prepare_native
 from micro_vllm.native.quantize import GROUP, dequantize, interleave, quantize, quantize_activations
+from micro_vllm.sampling.params import SamplingSpec
+from micro_vllm.sampling.truncation import draw_unfiltered
 from tests.engine.support.models import save_tiny_model
 from tests.engine.support.native import needs_native
+from tests.engine.support.sampling import sample
 
 SHAPE = {"vocab_size": 320, "hidden_size": 128, "intermediate_size": 192, "initializer_range": 0.12}
 VARIANTS = {
@@ -195,6 +201,63 @@ def test_a_long_context_is_cut_into_parts_with_the_same_result(tmp_path, threads
     assert assert_part_only_at_near_ties(ours, reference) > 3
 
 
+# ---------------------------------------------------------------- drawing
+
+
+@pytest.fixture(scope="module")
+def draw():
+    return NativeDraw(declare(load_kernels(default_cache_root() / KERNEL_FOLDER)))
+
+
+@needs_native
+@pytest.mark.parametrize("spread", [0.0, 0.1, 1.0, 8.0])
+@pytest.mark.parametrize("vocabulary", [17, 300, 1001, 5000])
+def test_draws_are_those_of_the_plain_race(draw, vocabulary, spread):
+    """Also in any batch, order and number of threads."""
+    generator = torch.Generator().manual_seed(vocabulary)
+    padded = torch.randn(40, vocabulary + 5, generator=generator) * spread
+    logits = padded[:, :vocabulary]  # ids behind it only pad, and must not win
+    padded[:, vocabulary:] = 100
+    padded[7, :9] = -torch.inf  # as masks leave it
+    temperature = torch.rand(40, generator=generator) * 2 + 0.02
+    temperature[3], temperature[4] = 1e-5, torch.finfo(torch.float32).max
+    seeds = torch.randint(-(2**63), 2**63 - 1, (40,), generator=generator)
+    index = torch.arange(40)
+    maxima, likeliest = logits.max(dim=-1)
+    wanted = draw_unfiltered((logits - maxima[:, None]) / temperature[:, None], seeds, index)
+    rows = torch.arange(40)
+    columns = (likeliest, temperature, seeds, index)
+    assert torch.equal(draw(logits, rows, *columns), wanted)
+    order = torch.randperm(40, generator=generator)
+    assert torch.equal(draw(logits, order, *(column[order] for column in columns)), wanted[order])
+    torch.set_num_threads(3)
+    try:
+        for i in (0, 7, 39):
+            assert draw(logits, rows[[i]], *(column[[i]] for column in columns)) == wanted[i]
+    finally:
+        torch.set_num_threads(1)
+
+
+@needs_native
+def test_a_sampler_with_the_native_draw_draws_what_the_plain_one_does(draw):
+    logits = torch.randn(24, 900, generator=torch.Generator().manual_seed(5)) * 2
+    specs = [
+        SamplingSpec(
+            seed=i,
+            temperature=(0, 0.6, 1.3)[i % 3],
+            top_p=0.9 if i % 4 == 0 else 1,
+            presence_penalty=0.5 if i % 5 == 0 else 0,
+        )
+        for i in range(24)
+    ]
+    wanted = sample(logits, specs)
+    found = sample(logits, specs, plain_draw=draw)
+    assert found.token_ids == wanted.token_ids
+    broken = logits.clone()
+    broken[1, 5] = torch.nan
+    assert list(sample(broken, specs, plain_draw=draw).failed) == [1]
+
+
 # ---------------------------------------------------------------- taking over
 
 
@@ -239,7 +302,7 @@ def test_without_a_compiler_it_says_what_to_install(monkeypatch, folder):
 
 def test_without_vnni_it_names_what_the_cpu_lacks(monkeypatch, folder):
     monkeypatch.setattr(native_compile, "cpu_flags", lambda: frozenset({"avx2", "avx512f"}))
-    with pytest.raises(NativeUnavailableError, match="lacks avx512bw, avx512vl, avx512_vnni"):
+    with pytest.raises(NativeUnavailableError, match="lacks avx512bw, avx512dq, avx512vl, avx512_vnni"):
         LLM(str(folder), skip_tokenizer_init=True, execution="native")
 
 

@@ -1,0 +1,118 @@
+// One draw a row from softmax(logits / temperature), by the race that sampling/noise.py describes: every token's score
+// is its logit plus noise that a hash of (seed, output index, token id) gives, and the highest score wins.
+//
+// Most tokens are out of the race before their noise is known to the last digit: a token that is t below the best score
+// so far needs an exponential variate below e^-t, and that is never below its uniform one. So the hash is made for all,
+// the two logarithms for a handful. The race begins with the likeliest token, which makes the handful small.
+#include <omp.h>
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "simd.h"
+
+using namespace micro_vllm;
+
+struct Draws {  // N rows
+  const float* logits;             // row r begins at logits + r * stride
+  int64_t stride, vocabulary;
+  const int64_t *rows, *likeliest; // (N): index of the row, token id of its maximum
+  const float* temperature;        // (N)
+  const int64_t *seeds, *output_index;
+  int64_t count;
+};
+
+namespace {
+
+constexpr uint64_t kGamma = 0x9E3779B97F4A7C15, kMix1 = 0xBF58476D1CE4E5B9, kMix2 = 0x94D049BB133111EB;
+constexpr float kSmallest = 0x1p-64f, kLargest = 1.0f - 0x1p-24f;
+
+inline uint64_t mix(uint64_t x) {  // SplitMix64's finaliser
+  x = (x ^ (x >> 30)) * kMix1;
+  x = (x ^ (x >> 27)) * kMix2;
+  return x ^ (x >> 31);
+}
+
+inline __m512i mix(__m512i x) {
+  x = _mm512_mullo_epi64(_mm512_xor_si512(x, _mm512_srli_epi64(x, 30)), _mm512_set1_epi64(kMix1));
+  x = _mm512_mullo_epi64(_mm512_xor_si512(x, _mm512_srli_epi64(x, 27)), _mm512_set1_epi64(kMix2));
+  return _mm512_xor_si512(x, _mm512_srli_epi64(x, 31));
+}
+
+inline __m256 uniform(__m512i counter) {  // of eight tokens
+  const __m512i bits = _mm512_and_si512(mix(counter), _mm512_set1_epi64(INT64_MAX));
+  const __m256 u = _mm256_mul_ps(_mm512_cvtepi64_ps(bits), _mm256_set1_ps(0x1p-63f));
+  return _mm256_min_ps(_mm256_max_ps(u, _mm256_set1_ps(kSmallest)), _mm256_set1_ps(kLargest));
+}
+
+struct Best {
+  float score;
+  int64_t token;
+};
+
+struct Race {
+  const float* logits;
+  float top, temperature;  // logit of the likeliest token
+  uint64_t key;
+
+  float scaled(int64_t token) const { return (logits[token] - top) / temperature; }
+
+  void enter(int64_t token, float uniform, Best& best) const {
+    const float score = scaled(token) - std::log(-std::log1p(-uniform));
+    if (score > best.score || (score == best.score && token < best.token)) best = {score, token};
+  }
+
+  // Among the tokens first .. last - 1, and the likeliest one.
+  Best run(int64_t likeliest, int64_t first, int64_t last) const {
+    Best best{-INFINITY, likeliest};
+    const uint64_t bits = mix(key + (likeliest + 1) * kGamma) & INT64_MAX;
+    enter(likeliest, std::min(std::max(static_cast<float>(bits) * 0x1p-63f, kSmallest), kLargest), best);
+    const __m512i lanes = _mm512_mullo_epi64(_mm512_set_epi64(7, 6, 5, 4, 3, 2, 1, 0), _mm512_set1_epi64(kGamma));
+    const __m512 shift = _mm512_set1_ps(top), slope = _mm512_set1_ps(1.0f / temperature);
+    for (int64_t at = first; at < last; at += 16) {
+      const __mmask16 here = last - at >= 16 ? 0xffff : (1u << (last - at)) - 1;
+      const __m512 x = _mm512_maskz_loadu_ps(here, logits + at);
+      // A little too high, against the rounding of what `enter` computes.
+      const __m512 ahead = _mm512_fmsub_ps(_mm512_sub_ps(x, shift), slope, _mm512_set1_ps(best.score - 1e-3f));
+      const __m512 limit = exp16(ahead);
+      const __m512i base = _mm512_add_epi64(_mm512_set1_epi64(key + (at + 1) * kGamma), lanes);
+      const __m256 low = uniform(base), high = uniform(_mm512_add_epi64(base, _mm512_set1_epi64(8 * kGamma)));
+      const __m512 u = _mm512_insertf32x8(_mm512_castps256_ps512(low), high, 1);
+      __mmask16 open = _mm512_mask_cmp_ps_mask(here, u, limit, _CMP_LE_OQ);
+      if (!open) continue;
+      alignas(64) float each[16];
+      _mm512_store_ps(each, u);
+      for (; open; open &= open - 1) {
+        const int lane = __builtin_ctz(open);
+        enter(at + lane, each[lane], best);
+      }
+    }
+    return best;
+  }
+};
+
+}  // namespace
+
+// out: (N) token ids. Few rows are cut into parts, so that all threads have work; equals go to the smaller id.
+extern "C" void mv_draw(const Draws* draws, int64_t* out, int64_t threads) {
+  const Draws& d = *draws;
+  const int64_t parts = d.count < threads ? threads : 1, length = (d.vocabulary + parts - 1) / parts;
+  std::vector<Best> found(d.count * parts);
+#pragma omp parallel for num_threads(threads) schedule(static)
+  for (int64_t item = 0; item < d.count * parts; ++item) {
+    const int64_t i = item / parts, first = item % parts * length;
+    const float* logits = d.logits + d.rows[i] * d.stride;
+    const uint64_t key = mix(mix(d.seeds[i] + kGamma) + (d.output_index[i] + 1) * kGamma);
+    const Race race{logits, logits[d.likeliest[i]], d.temperature[i], key};
+    found[item] = race.run(d.likeliest[i], first, std::min(first + length, d.vocabulary));
+  }
+  for (int64_t i = 0; i < d.count; ++i) {
+    Best best = found[i * parts];
+    for (int64_t p = 1; p < parts; ++p) {
+      const Best& other = found[i * parts + p];
+      if (other.score > best.score || (other.score == best.score && other.token < best.token)) best = other;
+    }
+    out[i] = best.token;
+  }
+}
