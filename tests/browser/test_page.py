@@ -129,6 +129,13 @@ def test_on_a_phone_charts_are_tabs_of_full_size(served, open_tab):
     """P16, gradio #6850."""
     tab = open_tab(served.url, width=390, height=844)
     assert tab.evaluate("document.documentElement.scrollWidth") <= 390
+    inside, header = tab.evaluate(
+        "[[...document.querySelectorAll('.mv-header :is(h1, .pill, button)')].filter(n => n.offsetParent)"
+        ".map(n => n.getBoundingClientRect()).map(box => [box.top, box.bottom]),"
+        "document.querySelector('.mv-header').getBoundingClientRect().bottom]"
+    )
+    assert len(inside) > 6
+    assert all(0 <= top and bottom <= header for top, bottom in inside), "the header has room for two rows"
     tab.evaluate("window.scrollTo(0, document.body.scrollHeight)")
     tab.wait_for_selector("#kv-block-map .main-svg")
     for title, chart in (("Scheduler timeline", "scheduler-timeline"), ("KV use", "kv-usage")):

@@ -27,8 +27,8 @@ CAPTION = (
     '<abbr title="A block is found again by the tokens in it and before it, so blocks form chains from the beginning '
     'of a prompt; where prompts part, a chain branches.">Chains</abbr> of cached blocks. '
     "×3 found three times · "
-    '<abbr title="kept for reuse: no request holds it, so it can be evicted. The brighter, the more often found.">#'
-    "</abbr> evictable · outlined found just now."
+    '<abbr title="kept for reuse: no request holds it, so it can be evicted. The brighter, the more often found.">kept'
+    "</abbr>: evictable · outlined found just now."
 )
 _MAX_STRIPS = 4
 _CHAR_PX = 6.1
