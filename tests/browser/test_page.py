@@ -135,7 +135,7 @@ def test_on_a_phone_charts_are_tabs_of_full_size(served, open_tab):
         "document.querySelector('.mv-header').getBoundingClientRect().bottom]"
     )
     assert len(inside) > 6
-    assert all(0 <= top and bottom <= header for top, bottom in inside), "the header has room for two rows"
+    assert all(top >= 0 and bottom <= header for top, bottom in inside), "the header has room for two rows"
     tab.evaluate("window.scrollTo(0, document.body.scrollHeight)")
     tab.wait_for_selector("#kv-block-map .main-svg")
     for title, chart in (("Scheduler timeline", "scheduler-timeline"), ("KV use", "kv-usage")):
