@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 
 from micro_vllm.attention.attention import AttentionContext, PagedKVCache
@@ -155,8 +156,9 @@ def _tasks(metadata: AttentionMetadata) -> tuple[torch.Tensor, torch.Tensor]:
         starts += range(at + QUERIES, at + count, QUERIES)
         at += count
         starts.append(at)
-    lens = torch.tensor(metadata.query_lens)
-    return torch.tensor(starts), torch.repeat_interleave(torch.arange(len(lens)), lens)
+    # numpy: torch would wake its threads for this
+    requests = np.repeat(np.arange(len(metadata.query_lens)), metadata.query_lens)
+    return torch.from_numpy(np.array(starts)), torch.from_numpy(requests)
 
 
 def _num_parts(metadata: AttentionMetadata, kv_heads: int, tasks: int, threads: int) -> int:

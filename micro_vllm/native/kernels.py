@@ -98,6 +98,8 @@ def declare(library: ctypes.CDLL) -> ctypes.CDLL:
         POINTER(Model), POINTER(Matrix), c_void_p, c_void_p, c_int64, c_void_p, c_void_p, c_int64,
     )  # fmt: skip
     library.mv_logits.restype = None
+    library.mv_maxima.argtypes = (c_void_p, c_int64, c_int64, c_int64, c_void_p, c_void_p, c_int64)
+    library.mv_maxima.restype = None
     library.mv_draw.argtypes = (POINTER(Draws), c_void_p, c_int64)
     library.mv_draw.restype = None
     return library

@@ -94,6 +94,38 @@ struct Race {
 
 }  // namespace
 
+// Of each of N rows: the maximum, NaN if there is one, and the first id that has it.
+extern "C" void mv_maxima(const float* logits, int64_t stride, int64_t vocabulary, int64_t count, float* maxima,
+                          int64_t* ids, int64_t threads) {
+#pragma omp parallel for num_threads(count > 3 ? threads : 1) schedule(static)
+  for (int64_t row = 0; row < count; ++row) {
+    const float* x = logits + row * stride;
+    __m512 most = _mm512_set1_ps(-INFINITY), sum = _mm512_setzero_ps();
+    int64_t at = 0;
+    for (; at + 16 <= vocabulary; at += 16) {
+      const __m512 v = _mm512_loadu_ps(x + at);
+      most = _mm512_max_ps(most, v);
+      sum = _mm512_add_ps(sum, _mm512_sub_ps(v, v));  // NaN from NaN, and from infinities, which are looked at again
+    }
+    float top = _mm512_reduce_max_ps(most);
+    bool is_odd = !(_mm512_reduce_add_ps(sum) == 0);
+    for (; at < vocabulary; ++at) {
+      top = std::max(top, x[at]);
+      is_odd = is_odd || std::isnan(x[at]);
+    }
+    int64_t id = 0;
+    if (is_odd && (id = std::find_if(x, x + vocabulary, [](float v) { return std::isnan(v); }) - x) < vocabulary) {
+      top = x[id];
+    } else {
+      const __m512 wanted = _mm512_set1_ps(top);
+      for (id = 0; id + 16 <= vocabulary && !_mm512_cmp_ps_mask(_mm512_loadu_ps(x + id), wanted, _CMP_EQ_OQ);) id += 16;
+      while (id + 1 < vocabulary && x[id] != top) ++id;
+    }
+    maxima[row] = top;
+    ids[row] = id;
+  }
+}
+
 // out: (N) token ids. Few rows are cut into parts, so that all threads have work; equals go to the smaller id.
 extern "C" void mv_draw(const Draws* draws, int64_t* out, int64_t threads) {
   const Draws& d = *draws;

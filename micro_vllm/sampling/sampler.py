@@ -61,10 +61,12 @@ class SamplerOutput:
     failed: Mapping[int, str] = field(default_factory=dict)
 
 
-class PlainDraw(Protocol):
-    """A faster ``draw_unfiltered``, for float32 on the CPU; see :class:`micro_vllm.native.draw.NativeDraw`."""
+class SamplingKernels(Protocol):
+    """Faster ways for float32 on the CPU; see :class:`micro_vllm.native.sampling.NativeSampling`."""
 
-    def __call__(
+    def maxima(self, logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]: ...
+
+    def draw(
         self,
         logits: torch.Tensor,
         rows: torch.Tensor,
@@ -78,10 +80,10 @@ class PlainDraw(Protocol):
 class Sampler:
     """Draws tokens. Keeps nothing from one step to the next."""
 
-    def __init__(self, num_valid_ids: int, plain_draw: PlainDraw | None = None) -> None:
+    def __init__(self, num_valid_ids: int, kernels: SamplingKernels | None = None) -> None:
         """``num_valid_ids``: ids from here on only pad the vocabulary and are never drawn."""
         self.num_valid_ids = num_valid_ids
-        self._plain_draw = plain_draw
+        self._kernels = kernels
 
     def sample(self, logits: torch.Tensor, metadata: SamplingMetadata) -> SamplerOutput:
         """One token for every row.
@@ -96,12 +98,12 @@ class Sampler:
         if not len(logits):
             return SamplerOutput(token_ids=[])
         valid = logits[:, : self.num_valid_ids]  # (N, V') views, no copy
-        maxima, tokens = _maxima(valid)  # (N,) the maximum is NaN or infinite if anything is wrong
+        maxima, tokens = self._maxima(valid)  # (N,) the maximum is NaN or infinite if anything is wrong
         failed = dict.fromkeys(_not_finite(maxima), _NOT_FINITE)
         if metadata.constrained:
             valid = valid.to(torch.float32, copy=True)
             apply_constraints(valid, metadata.constrained, metadata.output_index, self.num_valid_ids)
-            maxima, tokens = _maxima(valid)
+            maxima, tokens = self._maxima(valid)
             for row in _not_finite(maxima):
                 failed.setdefault(row, _NOTHING_LEFT)
         # top_k = 1 leaves the maximum alone in the race.
@@ -116,6 +118,15 @@ class Sampler:
             gathered = gather_logprobs(logits[asking].float(), tokens[asking], counts, self.num_valid_ids)
             logprobs = dict(zip(asking, gathered, strict=True))
         return SamplerOutput(tokens.tolist(), logprobs, failed)
+
+    def _maxima(self, logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """(N,) of each row, and (N,) its first id. NaN is the maximum of a row that holds one."""
+        if self._kernels is not None:
+            return self._kernels.maxima(logits)
+        if logits.device.type != "cpu" or logits.dtype != torch.float32:
+            return logits.max(dim=-1)
+        ids = torch.from_numpy(logits.numpy().argmax(axis=-1))  # several times as fast as torch's
+        return logits.gather(1, ids[:, None])[:, 0], ids
 
     def _draw(
         self,
@@ -141,8 +152,8 @@ class Sampler:
             # float32's largest number at most: a masked -inf over an infinite temperature would be NaN, and win.
             temperature = column(np.minimum(metadata.temperature, torch.finfo(torch.float32).max)).float()
             seeds, output_index = column(metadata.seeds), column(metadata.output_index)
-            if self._plain_draw is not None and not is_filtered:
-                tokens[at] = self._plain_draw(logits, at, tokens[at], temperature, seeds, output_index)
+            if self._kernels is not None and not is_filtered:
+                tokens[at] = self._kernels.draw(logits, at, tokens[at], temperature, seeds, output_index)
                 continue
             # Shifted by the maximum first, so that a tiny temperature cannot overflow.
             scaled = (logits if whole else logits[at]).float() - maxima[at, None].float()  # (n, V')
@@ -152,14 +163,6 @@ class Sampler:
                 tokens[at] = draw_filtered(scaled, column(top_k), top_p, min_p, seeds, output_index)
             else:
                 tokens[at] = draw_unfiltered(scaled, seeds, output_index)
-
-
-def _maxima(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """(N,) of each row, and (N,) its first id. NaN is the maximum of a row that holds one."""
-    if logits.device.type != "cpu" or logits.dtype != torch.float32:
-        return logits.max(dim=-1)
-    ids = torch.from_numpy(logits.numpy().argmax(axis=-1))  # several times as fast as torch's
-    return logits.gather(1, ids[:, None])[:, 0], ids
 
 
 def _not_finite(maxima: torch.Tensor) -> list[int]:

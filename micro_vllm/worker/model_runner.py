@@ -84,10 +84,10 @@ class ModelRunner:
     def use_native(self, parts: NativeParts) -> None:
         """From the next step on compute natively, over the same cache: requests go on where they are."""
         from micro_vllm.native.decoder import NativeDecoder
-        from micro_vllm.native.draw import NativeDraw
+        from micro_vllm.native.sampling import NativeSampling
 
         self._model = NativeDecoder(parts.library, self._plain, parts.weights, self.cache, self._groups)
-        self._sampler = Sampler(self._sampler.num_valid_ids, NativeDraw(parts.library))
+        self._sampler = Sampler(self._sampler.num_valid_ids, NativeSampling(parts.library))
 
     @torch.inference_mode()
     def execute(self, plan: ExecutionPlan) -> StepResult:

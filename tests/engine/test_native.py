@@ -13,10 +13,10 @@ from micro_vllm.model_loader.cache import default_cache_root
 from micro_vllm.model_loader.default import iter_weights
 from micro_vllm.native import compile as native_compile
 from micro_vllm.native.compile import NativeUnavailableError, load_kernels
-from micro_vllm.native.draw import NativeDraw
 from micro_vllm.native.kernels import declare
 from micro_vllm.native.prepare import KERNEL_FOLDER, check_native, prepare_native
 from micro_vllm.native.quantize import GROUP, dequantize, interleave, quantize, quantize_activations
+from micro_vllm.native.sampling import NativeSampling
 from micro_vllm.sampling.params import SamplingSpec
 from micro_vllm.sampling.truncation import draw_unfiltered
 from tests.engine.support.models import save_tiny_model
@@ -205,14 +205,14 @@ def test_a_long_context_is_cut_into_parts_with_the_same_result(tmp_path, threads
 
 
 @pytest.fixture(scope="module")
-def draw():
-    return NativeDraw(declare(load_kernels(default_cache_root() / KERNEL_FOLDER)))
+def kernels():
+    return NativeSampling(declare(load_kernels(default_cache_root() / KERNEL_FOLDER)))
 
 
 @needs_native
 @pytest.mark.parametrize("spread", [0.0, 0.1, 1.0, 8.0])
 @pytest.mark.parametrize("vocabulary", [17, 300, 1001, 5000])
-def test_draws_are_those_of_the_plain_race(draw, vocabulary, spread):
+def test_draws_are_those_of_the_plain_race(kernels, vocabulary, spread):
     """Also in any batch, order and number of threads."""
     generator = torch.Generator().manual_seed(vocabulary)
     padded = torch.randn(40, vocabulary + 5, generator=generator) * spread
@@ -227,19 +227,38 @@ def test_draws_are_those_of_the_plain_race(draw, vocabulary, spread):
     wanted = draw_unfiltered((logits - maxima[:, None]) / temperature[:, None], seeds, index)
     rows = torch.arange(40)
     columns = (likeliest, temperature, seeds, index)
-    assert torch.equal(draw(logits, rows, *columns), wanted)
+    assert torch.equal(kernels.draw(logits, rows, *columns), wanted)
     order = torch.randperm(40, generator=generator)
-    assert torch.equal(draw(logits, order, *(column[order] for column in columns)), wanted[order])
+    assert torch.equal(kernels.draw(logits, order, *(column[order] for column in columns)), wanted[order])
     torch.set_num_threads(3)
     try:
         for i in (0, 7, 39):
-            assert draw(logits, rows[[i]], *(column[[i]] for column in columns)) == wanted[i]
+            assert kernels.draw(logits, rows[[i]], *(column[[i]] for column in columns)) == wanted[i]
     finally:
         torch.set_num_threads(1)
 
 
 @needs_native
-def test_a_sampler_with_the_native_draw_draws_what_the_plain_one_does(draw):
+@pytest.mark.parametrize("vocabulary", [1, 15, 16, 17, 1003])
+def test_maxima_are_torchs_first_ones_and_nan_wins(kernels, vocabulary):
+    generator = torch.Generator().manual_seed(vocabulary)
+    padded = torch.randint(-9, 9, (12, vocabulary + 3), generator=generator).float()  # many are equal
+    padded[:, vocabulary:] = 100
+    logits = padded[:, :vocabulary]
+    logits[1] = -torch.inf
+    logits[2, vocabulary // 2] = torch.inf
+    logits[3, vocabulary // 3 :: 5] = torch.nan
+    logits[4, -1], logits[4, 0] = torch.nan, torch.inf
+    logits[5, ::2] = -torch.inf
+    logits[6, -1] = 50
+    for some in (logits, logits[:2], logits[2:5], logits[3:4]):
+        maxima, ids = kernels.maxima(some)
+        assert torch.equal(ids, torch.from_numpy(some.numpy().argmax(axis=-1)))
+        torch.testing.assert_close(maxima, some.max(dim=-1).values, equal_nan=True, rtol=0, atol=0)
+
+
+@needs_native
+def test_a_sampler_with_native_kernels_draws_what_the_plain_one_does(kernels):
     logits = torch.randn(24, 900, generator=torch.Generator().manual_seed(5)) * 2
     specs = [
         SamplingSpec(
@@ -251,11 +270,11 @@ def test_a_sampler_with_the_native_draw_draws_what_the_plain_one_does(draw):
         for i in range(24)
     ]
     wanted = sample(logits, specs)
-    found = sample(logits, specs, plain_draw=draw)
+    found = sample(logits, specs, kernels=kernels)
     assert found.token_ids == wanted.token_ids
     broken = logits.clone()
     broken[1, 5] = torch.nan
-    assert list(sample(broken, specs, plain_draw=draw).failed) == [1]
+    assert list(sample(broken, specs, kernels=kernels).failed) == [1]
 
 
 # ---------------------------------------------------------------- taking over

@@ -9,7 +9,7 @@ import torch
 
 from micro_vllm.sampling.constraints import ConstrainedRow, LogitConstraints
 from micro_vllm.sampling.params import SamplingSpec
-from micro_vllm.sampling.sampler import NO_LOGPROBS, PlainDraw, Sampler, SamplerOutput, SamplingMetadata
+from micro_vllm.sampling.sampler import NO_LOGPROBS, Sampler, SamplerOutput, SamplingKernels, SamplingMetadata
 
 History = tuple[Sequence[int], Sequence[int]]
 """Prompt and output token ids."""
@@ -42,11 +42,11 @@ def sample(
     specs: Sequence[SamplingSpec],
     histories: Sequence[History] | None = None,
     num_valid_ids: int | None = None,
-    plain_draw: PlainDraw | None = None,
+    kernels: SamplingKernels | None = None,
 ) -> SamplerOutput:
     """``logits`` is (N, V) for N specs."""
     num_valid_ids = num_valid_ids or logits.shape[1]
-    return Sampler(num_valid_ids, plain_draw).sample(logits, metadata_of(specs, histories, num_valid_ids))
+    return Sampler(num_valid_ids, kernels).sample(logits, metadata_of(specs, histories, num_valid_ids))
 
 
 def draws(

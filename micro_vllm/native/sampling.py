@@ -1,0 +1,71 @@
+"""The two parts of drawing tokens that go over whole rows of logits, natively."""
+
+from __future__ import annotations
+
+import ctypes
+
+import torch
+
+from micro_vllm.native import kernels
+from micro_vllm.native.kernels import address
+
+
+class NativeSampling:
+    """The ``SamplingKernels`` of a sampler: for float32 on the CPU, each row whole in memory."""
+
+    def __init__(self, library: ctypes.CDLL) -> None:
+        self._library = library
+
+    def maxima(self, logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """(N,) of each row of (N, V), NaN where there is one; and (N,) int64, the first id that has it."""
+        _check(logits)
+        maxima = torch.empty(len(logits))
+        ids = torch.empty(len(logits), dtype=torch.int64)
+        self._library.mv_maxima(
+            logits.data_ptr(),
+            logits.stride(0),
+            logits.shape[1],
+            len(logits),
+            address(maxima),
+            address(ids),
+            torch.get_num_threads(),
+        )
+        return maxima, ids
+
+    def draw(
+        self,
+        logits: torch.Tensor,
+        rows: torch.Tensor,
+        likeliest: torch.Tensor,
+        temperature: torch.Tensor,
+        seeds: torch.Tensor,
+        output_index: torch.Tensor,
+    ) -> torch.Tensor:
+        """(n,) int64 token ids: ``draw_unfiltered``, but without the noise of those who cannot win.
+
+        Args:
+            logits: (N, V), neither shifted nor scaled; finite maxima.
+            rows, likeliest: (n,) int64, which rows to draw from, and the ids of their maxima.
+            temperature: (n,) float32.  seeds, output_index: (n,) int64.
+        """
+        _check(logits)
+        assert temperature.dtype == torch.float32
+        drawn = torch.empty_like(rows)
+        draws = kernels.Draws(
+            logits.data_ptr(),
+            logits.stride(0),
+            logits.shape[1],
+            address(rows),
+            address(likeliest),
+            address(temperature),
+            address(seeds),
+            address(output_index),
+            len(rows),
+        )
+        self._library.mv_draw(draws, address(drawn), torch.get_num_threads())
+        return drawn
+
+
+def _check(logits: torch.Tensor) -> None:
+    assert logits.dtype == torch.float32
+    assert logits.stride(1) == 1
