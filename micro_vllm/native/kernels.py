@@ -88,6 +88,19 @@ class Draws(ctypes.Structure):
     )
 
 
+class Listing(ctypes.Structure):
+    _fields_ = (
+        ("logits", c_void_p),
+        ("stride", c_int64),
+        ("vocabulary", c_int64),
+        ("valid", c_int64),
+        ("rows", c_void_p),
+        ("sampled", c_void_p),
+        ("count", c_int64),
+        ("most", c_int64),
+    )
+
+
 def declare(library: ctypes.CDLL) -> ctypes.CDLL:
     """Tell ctypes the signatures. Its calls release the interpreter lock."""
     library.mv_scratch_bytes.argtypes = (POINTER(Model), c_int64, c_int64, c_int64)
@@ -100,6 +113,8 @@ def declare(library: ctypes.CDLL) -> ctypes.CDLL:
     library.mv_logits.restype = None
     library.mv_maxima.argtypes = (c_void_p, c_int64, c_int64, c_int64, c_void_p, c_void_p, c_int64)
     library.mv_maxima.restype = None
+    library.mv_logprobs.argtypes = (POINTER(Listing), c_void_p, c_void_p, c_void_p, c_void_p, c_int64)
+    library.mv_logprobs.restype = None
     library.mv_draw.argtypes = (POINTER(Draws), c_void_p, c_int64)
     library.mv_draw.restype = None
     return library

@@ -1,5 +1,7 @@
-// One draw a row from softmax(logits / temperature), by the race that sampling/noise.py describes: every token's score
-// is its logit plus noise that a hash of (seed, output index, token id) gives, and the highest score wins.
+// What drawing a token needs of whole rows of logits: their maxima, a draw, and log-probabilities.
+//
+// A draw is one from softmax(logits / temperature), by the race that sampling/noise.py describes: every token's score is
+// its logit plus noise that a hash of (seed, output index, token id) gives, and the highest score wins.
 //
 // Most tokens are out of the race before their noise is known to the last digit: a token that is t below the best score
 // so far needs an exponential variate below e^-t, and that is never below its uniform one. So the hash is made for all,
@@ -8,6 +10,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <tuple>
 #include <vector>
 
 #include "simd.h"
@@ -21,6 +24,13 @@ struct Draws {  // N rows
   const float* temperature;        // (N)
   const int64_t *seeds, *output_index;
   int64_t count;
+};
+
+struct Listing {  // N rows
+  const float* logits;
+  int64_t stride, vocabulary, valid;  // ids from `valid` on only count in the sum
+  const int64_t *rows, *sampled;      // (N)
+  int64_t count, most;                // most: how many of the likeliest are listed
 };
 
 namespace {
@@ -92,7 +102,86 @@ struct Race {
   }
 };
 
+inline float maximum(const float* x, int64_t size) {
+  __m512 most = _mm512_set1_ps(-INFINITY);
+  for (int64_t at = 0; at < size; at += 16) {
+    const __mmask16 here = size - at >= 16 ? 0xffff : (1u << (size - at)) - 1;
+    most = _mm512_mask_max_ps(most, here, most, _mm512_maskz_loadu_ps(here, x + at));
+  }
+  return _mm512_reduce_max_ps(most);
+}
+
+struct Likeliest {  // the best so far, equals by id
+  int64_t* ids;
+  float* values;
+  int64_t most, size;
+
+  bool has_room() const { return size < most; }
+  float least() const { return values[most - 1]; }
+
+  void insert(int64_t id, float value) {  // ids come in ascending order
+    int64_t at = has_room() ? size++ : most - 1;
+    for (; at > 0 && values[at - 1] < value; --at) {
+      values[at] = values[at - 1];
+      ids[at] = ids[at - 1];
+    }
+    values[at] = value;
+    ids[at] = id;
+  }
+};
+
+// (log-probability of the sampled token, its rank from 1); `likeliest` gets logits.
+std::pair<float, int64_t> list_row(const Listing& l, const float* x, int64_t sampled, float top, float& log_sum,
+                                   Likeliest likeliest) {
+  const __m512 shift = _mm512_set1_ps(top), mine = _mm512_set1_ps(x[sampled]);
+  double sum = 0;
+  int64_t rank = 1;
+  for (int64_t block = 0; block < l.vocabulary; block += 1024) {  // short sums, so that little is rounded away
+    const int64_t stop = std::min(block + 1024, l.vocabulary);
+    __m512 part = _mm512_setzero_ps();
+    for (int64_t at = block; at < stop; at += 16) {
+      const __mmask16 here = stop - at >= 16 ? 0xffff : (1u << (stop - at)) - 1;
+      const __m512 v = _mm512_maskz_loadu_ps(here, x + at);
+      part = _mm512_add_ps(part, _mm512_maskz_mov_ps(here, exp16(_mm512_sub_ps(v, shift))));
+      const int64_t left = l.valid - at;
+      if (left <= 0) continue;
+      const __mmask16 valid = left >= 16 ? here : here & ((1u << left) - 1);
+      rank += __builtin_popcount(_mm512_mask_cmp_ps_mask(valid, v, mine, _CMP_GT_OQ));
+      if (at < sampled) {
+        const __mmask16 before = sampled - at >= 16 ? valid : valid & ((1u << (sampled - at)) - 1);
+        rank += __builtin_popcount(_mm512_mask_cmp_ps_mask(before, v, mine, _CMP_EQ_OQ));
+      }
+      if (l.most == 0) continue;
+      __mmask16 better = valid;
+      if (!likeliest.has_room()) better = _mm512_mask_cmp_ps_mask(valid, v, _mm512_set1_ps(likeliest.least()), _CMP_GT_OQ);
+      for (; better; better &= better - 1) {
+        const int64_t id = at + __builtin_ctz(better);
+        if (likeliest.has_room() || x[id] > likeliest.least()) likeliest.insert(id, x[id]);
+      }
+    }
+    sum += _mm512_reduce_add_ps(part);
+  }
+  log_sum = static_cast<float>(std::log(sum));
+  return {x[sampled] - top - log_sum, rank};
+}
+
 }  // namespace
+
+// Log-softmax of N rows at the sampled token, its rank among the valid ids, and the likeliest `most` valid ones.
+// ids and values: (N, most); of_sampled and ranks: (N). `most` is at most `valid`.
+extern "C" void mv_logprobs(const Listing* listing, int64_t* ids, float* values, float* of_sampled, int64_t* ranks,
+                            int64_t threads) {
+  const Listing& l = *listing;
+#pragma omp parallel for num_threads(l.count > 1 ? threads : 1) schedule(static)
+  for (int64_t i = 0; i < l.count; ++i) {
+    const float* x = l.logits + l.rows[i] * l.stride;
+    const float top = maximum(x, l.vocabulary);
+    float log_sum = 0;
+    const Likeliest likeliest{ids + i * l.most, values + i * l.most, l.most, 0};
+    std::tie(of_sampled[i], ranks[i]) = list_row(l, x, l.sampled[i], top, log_sum, likeliest);
+    for (int64_t k = 0; k < l.most; ++k) values[i * l.most + k] = values[i * l.most + k] - top - log_sum;
+  }
+}
 
 // Of each of N rows: the maximum, NaN if there is one, and the first id that has it.
 extern "C" void mv_maxima(const float* logits, int64_t stride, int64_t vocabulary, int64_t count, float* maxima,

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Sequence
 
 import torch
 
 from micro_vllm.native import kernels
 from micro_vllm.native.kernels import address
+from micro_vllm.sampling.logprobs import RowLogprobs, list_logprobs
 
 
 class NativeSampling:
@@ -64,6 +66,41 @@ class NativeSampling:
         )
         self._library.mv_draw(draws, address(drawn), torch.get_num_threads())
         return drawn
+
+    def logprobs(
+        self,
+        logits: torch.Tensor,
+        rows: torch.Tensor,
+        sampled: torch.Tensor,
+        num_logprobs: Sequence[int],
+        num_valid_ids: int,
+    ) -> list[RowLogprobs]:
+        """What ``gather_logprobs`` says of (n,) ``rows`` of (N, V), whose sampled ids are (n,)."""
+        _check(logits)
+        most = min(max(num_logprobs), num_valid_ids)
+        ids = torch.empty(len(rows), most, dtype=torch.int64)
+        values = torch.empty(len(rows), most)
+        of_sampled = torch.empty(len(rows))
+        ranks = torch.empty_like(rows)
+        listing = kernels.Listing(
+            logits.data_ptr(),
+            logits.stride(0),
+            logits.shape[1],
+            min(num_valid_ids, logits.shape[1]),
+            address(rows),
+            address(sampled),
+            len(rows),
+            most,
+        )
+        self._library.mv_logprobs(
+            listing,
+            address(ids),
+            address(values),
+            address(of_sampled),
+            address(ranks),
+            torch.get_num_threads(),
+        )
+        return list_logprobs(num_logprobs, sampled, of_sampled, ranks, ids, values)
 
 
 def _check(logits: torch.Tensor) -> None:

@@ -47,17 +47,29 @@ def gather_logprobs(
         ids = valid.topk(min(most + _MARGIN, valid.shape[1]), dim=-1).indices.sort(dim=-1).values
         top_values, order = valid.gather(1, ids).sort(dim=-1, descending=True, stable=True)
         top_ids = ids.gather(1, order)
-    result = []
+    return list_logprobs(
+        num_logprobs, sampled, of_sampled[:, 0], rank, top_ids[:, :most], top_values[:, :most]
+    )
+
+
+def list_logprobs(
+    num_logprobs: Sequence[int],
+    sampled: torch.Tensor,
+    of_sampled: torch.Tensor,
+    ranks: torch.Tensor,
+    top_ids: torch.Tensor,
+    top_values: torch.Tensor,
+) -> list[RowLogprobs]:
+    """Of (N,) ``sampled`` tokens with (N,) ``of_sampled`` and ``ranks``, and (N, most) of the likeliest."""
     columns = zip(
-        num_logprobs, sampled.tolist(), of_sampled[:, 0].tolist(), rank.tolist(),
-        top_ids[:, :most].tolist(), top_values[:, :most].tolist(), strict=True,
+        num_logprobs, sampled.tolist(), of_sampled.tolist(), ranks.tolist(), top_ids.tolist(), top_values.tolist(),
+        strict=True,
     )  # fmt: skip
-    for count, token_id, logprob, its_rank, ids, values in columns:
-        result.append(
-            RowLogprobs(
-                token_ids=(token_id, *ids[:count]),
-                logprobs=(logprob, *values[:count]),
-                ranks=(its_rank, *range(1, len(ids[:count]) + 1)),
-            )
+    return [
+        RowLogprobs(
+            token_ids=(token_id, *ids[:count]),
+            logprobs=(logprob, *values[:count]),
+            ranks=(rank, *range(1, len(ids[:count]) + 1)),
         )
-    return result
+        for count, token_id, logprob, rank, ids, values in columns
+    ]

@@ -76,6 +76,15 @@ class SamplingKernels(Protocol):
         output_index: torch.Tensor,
     ) -> torch.Tensor: ...
 
+    def logprobs(
+        self,
+        logits: torch.Tensor,
+        rows: torch.Tensor,
+        sampled: torch.Tensor,
+        num_logprobs: Sequence[int],
+        num_valid_ids: int,
+    ) -> list[RowLogprobs]: ...
+
 
 class Sampler:
     """Draws tokens. Keeps nothing from one step to the next."""
@@ -115,7 +124,11 @@ class Sampler:
         logprobs = {}
         if asking:
             counts = metadata.num_logprobs[asking].tolist()
-            gathered = gather_logprobs(logits[asking].float(), tokens[asking], counts, self.num_valid_ids)
+            if self._kernels is not None:
+                rows = torch.tensor(asking)
+                gathered = self._kernels.logprobs(logits, rows, tokens[rows], counts, self.num_valid_ids)
+            else:
+                gathered = gather_logprobs(logits[asking].float(), tokens[asking], counts, self.num_valid_ids)
             logprobs = dict(zip(asking, gathered, strict=True))
         return SamplerOutput(tokens.tolist(), logprobs, failed)
 

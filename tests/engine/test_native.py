@@ -17,6 +17,7 @@ from micro_vllm.native.kernels import declare
 from micro_vllm.native.prepare import KERNEL_FOLDER, check_native, prepare_native
 from micro_vllm.native.quantize import GROUP, dequantize, interleave, quantize, quantize_activations
 from micro_vllm.native.sampling import NativeSampling
+from micro_vllm.sampling.logprobs import gather_logprobs
 from micro_vllm.sampling.params import SamplingSpec
 from micro_vllm.sampling.truncation import draw_unfiltered
 from tests.engine.support.models import save_tiny_model
@@ -258,6 +259,29 @@ def test_maxima_are_torchs_first_ones_and_nan_wins(kernels, vocabulary):
 
 
 @needs_native
+@pytest.mark.parametrize("vocabulary", [9, 16, 40, 3001])
+def test_logprobs_and_ranks_are_those_of_the_plain_way(kernels, vocabulary):
+    generator = torch.Generator().manual_seed(vocabulary)
+    logits = torch.randn(10, vocabulary + 7, generator=generator) * 4  # 7 ids only pad
+    logits[1] = logits[1].mul(8).round()  # some are equal
+    logits[2, :30] = 20.0  # as many as the plain way still orders by id
+    logits[3, :4] = -torch.inf
+    logits[4, -2] = 90
+    sampled = torch.randint(0, vocabulary, (10,), generator=generator)
+    sampled[5] = logits[5, :vocabulary].argmax()
+    sampled[6], sampled[7] = 0, vocabulary - 1
+    counts = [0, 1, 5, 20, 2, 3, 7, 0, 20, 4]
+    for rows in (torch.arange(10), torch.tensor([7]), torch.tensor([3, 1, 8]), torch.tensor([0])):
+        asked = [counts[i] for i in rows.tolist()]
+        found = kernels.logprobs(logits, rows, sampled[rows], asked, vocabulary)
+        wanted = gather_logprobs(logits[rows], sampled[rows], asked, vocabulary)
+        for ours, one in zip(found, wanted, strict=True):
+            assert ours.token_ids == one.token_ids
+            assert ours.ranks == one.ranks
+            assert ours.logprobs == pytest.approx(one.logprobs, abs=3e-6, rel=1e-6)
+
+
+@needs_native
 def test_a_sampler_with_native_kernels_draws_what_the_plain_one_does(kernels):
     logits = torch.randn(24, 900, generator=torch.Generator().manual_seed(5)) * 2
     specs = [
@@ -266,12 +290,14 @@ def test_a_sampler_with_native_kernels_draws_what_the_plain_one_does(kernels):
             temperature=(0, 0.6, 1.3)[i % 3],
             top_p=0.9 if i % 4 == 0 else 1,
             presence_penalty=0.5 if i % 5 == 0 else 0,
+            num_logprobs=3 if i % 6 == 0 else None,
         )
         for i in range(24)
     ]
     wanted = sample(logits, specs)
     found = sample(logits, specs, kernels=kernels)
     assert found.token_ids == wanted.token_ids
+    assert found.logprobs.keys() == wanted.logprobs.keys() == set(range(0, 24, 6))
     broken = logits.clone()
     broken[1, 5] = torch.nan
     assert list(sample(broken, specs, kernels=kernels).failed) == [1]
