@@ -17,8 +17,8 @@ from pathlib import Path
 
 from micro_vllm.errors import UnsupportedModelError
 
-SOURCES = ("decoder.cpp", "sampler.cpp")
-HEADERS = ("simd.h", "team.h", "product.h", "attention.h")
+SOURCES = ("decoder.cpp", "sampler.cpp", "filtered.cpp")
+HEADERS = ("simd.h", "team.h", "product.h", "attention.h", "noise.h")
 FLAGS = (
     "-O3",
     "-march=native",

@@ -1,4 +1,4 @@
-"""The kernels of ``decoder.cpp`` and ``sampler.cpp`` as Python sees them: structures, and pointers into tensors.
+"""The native kernels as Python sees them: structures, and pointers into tensors.
 
 Whoever makes a structure keeps the tensors that it points into: a structure holds addresses, not references.
 """
@@ -88,6 +88,23 @@ class Draws(ctypes.Structure):
     )
 
 
+class FilteredDraws(ctypes.Structure):
+    _fields_ = (
+        ("logits", c_void_p),
+        ("stride", c_int64),
+        ("vocabulary", c_int64),
+        ("rows", c_void_p),
+        ("likeliest", c_void_p),
+        ("temperature", c_void_p),
+        ("top_k", c_void_p),
+        ("top_p", c_void_p),
+        ("min_p", c_void_p),
+        ("seeds", c_void_p),
+        ("output_index", c_void_p),
+        ("count", c_int64),
+    )
+
+
 class Listing(ctypes.Structure):
     _fields_ = (
         ("logits", c_void_p),
@@ -117,6 +134,8 @@ def declare(library: ctypes.CDLL) -> ctypes.CDLL:
     library.mv_logprobs.restype = None
     library.mv_draw.argtypes = (POINTER(Draws), c_void_p, c_int64)
     library.mv_draw.restype = None
+    library.mv_draw_filtered.argtypes = (POINTER(FilteredDraws), c_void_p, c_int64)
+    library.mv_draw_filtered.restype = None
     return library
 
 

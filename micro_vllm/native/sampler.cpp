@@ -13,6 +13,7 @@
 #include <tuple>
 #include <vector>
 
+#include "noise.h"
 #include "simd.h"
 
 using namespace micro_vllm;
@@ -35,27 +36,6 @@ struct Listing {  // N rows
 
 namespace {
 
-constexpr uint64_t kGamma = 0x9E3779B97F4A7C15, kMix1 = 0xBF58476D1CE4E5B9, kMix2 = 0x94D049BB133111EB;
-constexpr float kSmallest = 0x1p-64f, kLargest = 1.0f - 0x1p-24f;
-
-inline uint64_t mix(uint64_t x) {  // SplitMix64's finaliser
-  x = (x ^ (x >> 30)) * kMix1;
-  x = (x ^ (x >> 27)) * kMix2;
-  return x ^ (x >> 31);
-}
-
-inline __m512i mix(__m512i x) {
-  x = _mm512_mullo_epi64(_mm512_xor_si512(x, _mm512_srli_epi64(x, 30)), _mm512_set1_epi64(kMix1));
-  x = _mm512_mullo_epi64(_mm512_xor_si512(x, _mm512_srli_epi64(x, 27)), _mm512_set1_epi64(kMix2));
-  return _mm512_xor_si512(x, _mm512_srli_epi64(x, 31));
-}
-
-inline __m256 uniform(__m512i counter) {  // of eight tokens
-  const __m512i bits = _mm512_and_si512(mix(counter), _mm512_set1_epi64(INT64_MAX));
-  const __m256 u = _mm256_mul_ps(_mm512_cvtepi64_ps(bits), _mm256_set1_ps(0x1p-63f));
-  return _mm256_min_ps(_mm256_max_ps(u, _mm256_set1_ps(kSmallest)), _mm256_set1_ps(kLargest));
-}
-
 struct Best {
   float score;
   int64_t token;
@@ -69,15 +49,14 @@ struct Race {
   float scaled(int64_t token) const { return (logits[token] - top) / temperature; }
 
   void enter(int64_t token, float uniform, Best& best) const {
-    const float score = scaled(token) - std::log(-std::log1p(-uniform));
+    const float score = scaled(token) + gumbel(uniform);
     if (score > best.score || (score == best.score && token < best.token)) best = {score, token};
   }
 
   // Among the tokens first .. last - 1, and the likeliest one.
   Best run(int64_t likeliest, int64_t first, int64_t last) const {
     Best best{-INFINITY, likeliest};
-    const uint64_t bits = mix(key + (likeliest + 1) * kGamma) & INT64_MAX;
-    enter(likeliest, std::min(std::max(static_cast<float>(bits) * 0x1p-63f, kSmallest), kLargest), best);
+    enter(likeliest, uniform(key, likeliest), best);
     const __m512i lanes = _mm512_mullo_epi64(_mm512_set_epi64(7, 6, 5, 4, 3, 2, 1, 0), _mm512_set1_epi64(kGamma));
     const __m512 shift = _mm512_set1_ps(top), slope = _mm512_set1_ps(1.0f / temperature);
     for (int64_t at = first; at < last; at += 16) {
@@ -224,8 +203,7 @@ extern "C" void mv_draw(const Draws* draws, int64_t* out, int64_t threads) {
   for (int64_t item = 0; item < d.count * parts; ++item) {
     const int64_t i = item / parts, first = item % parts * length;
     const float* logits = d.logits + d.rows[i] * d.stride;
-    const uint64_t key = mix(mix(d.seeds[i] + kGamma) + (d.output_index[i] + 1) * kGamma);
-    const Race race{logits, logits[d.likeliest[i]], d.temperature[i], key};
+    const Race race{logits, logits[d.likeliest[i]], d.temperature[i], key_of(d.seeds[i], d.output_index[i])};
     found[item] = race.run(d.likeliest[i], first, std::min(first + length, d.vocabulary));
   }
   for (int64_t i = 0; i < d.count; ++i) {

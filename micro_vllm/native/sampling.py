@@ -1,4 +1,4 @@
-"""The two parts of drawing tokens that go over whole rows of logits, natively."""
+"""What drawing tokens needs of whole rows of logits, natively."""
 
 from __future__ import annotations
 
@@ -65,6 +65,36 @@ class NativeSampling:
             len(rows),
         )
         self._library.mv_draw(draws, address(drawn), torch.get_num_threads())
+        return drawn
+
+    def draw_filtered(
+        self,
+        logits: torch.Tensor,
+        rows: torch.Tensor,
+        likeliest: torch.Tensor,
+        temperature: torch.Tensor,
+        top_k: torch.Tensor,
+        top_p: torch.Tensor,
+        min_p: torch.Tensor,
+        seeds: torch.Tensor,
+        output_index: torch.Tensor,
+    ) -> torch.Tensor:
+        """(n,) int64 token ids: what the ``draw_filtered`` of PyTorch draws; arguments like those of ``draw``.
+
+        top_k: (n,) int64.  top_p, min_p: (n,) float64.
+        """
+        _check(logits)
+        assert temperature.dtype == torch.float32
+        assert top_p.dtype == min_p.dtype == torch.float64
+        drawn = torch.empty_like(rows)
+        draws = kernels.FilteredDraws(
+            logits.data_ptr(),
+            logits.stride(0),
+            logits.shape[1],
+            *map(address, (rows, likeliest, temperature, top_k, top_p, min_p, seeds, output_index)),
+            len(rows),
+        )
+        self._library.mv_draw_filtered(draws, address(drawn), torch.get_num_threads())
         return drawn
 
     def logprobs(

@@ -76,6 +76,19 @@ class SamplingKernels(Protocol):
         output_index: torch.Tensor,
     ) -> torch.Tensor: ...
 
+    def draw_filtered(
+        self,
+        logits: torch.Tensor,
+        rows: torch.Tensor,
+        likeliest: torch.Tensor,
+        temperature: torch.Tensor,
+        top_k: torch.Tensor,
+        top_p: torch.Tensor,
+        min_p: torch.Tensor,
+        seeds: torch.Tensor,
+        output_index: torch.Tensor,
+    ) -> torch.Tensor: ...
+
     def logprobs(
         self,
         logits: torch.Tensor,
@@ -165,8 +178,13 @@ class Sampler:
             # float32's largest number at most: a masked -inf over an infinite temperature would be NaN, and win.
             temperature = column(np.minimum(metadata.temperature, torch.finfo(torch.float32).max)).float()
             seeds, output_index = column(metadata.seeds), column(metadata.output_index)
-            if self._kernels is not None and not is_filtered:
-                tokens[at] = self._kernels.draw(logits, at, tokens[at], temperature, seeds, output_index)
+            if self._kernels is not None:
+                row = (logits, at, tokens[at], temperature)
+                if is_filtered:
+                    filters = (column(top_k), column(metadata.top_p), column(metadata.min_p))
+                    tokens[at] = self._kernels.draw_filtered(*row, *filters, seeds, output_index)
+                else:
+                    tokens[at] = self._kernels.draw(*row, seeds, output_index)
                 continue
             # Shifted by the maximum first, so that a tiny temperature cannot overflow.
             scaled = (logits if whole else logits[at]).float() - maxima[at, None].float()  # (n, V')

@@ -19,7 +19,7 @@ from micro_vllm.native.quantize import GROUP, dequantize, interleave, quantize, 
 from micro_vllm.native.sampling import NativeSampling
 from micro_vllm.sampling.logprobs import gather_logprobs
 from micro_vllm.sampling.params import SamplingSpec
-from micro_vllm.sampling.truncation import draw_unfiltered
+from micro_vllm.sampling.truncation import draw_filtered, draw_unfiltered
 from tests.engine.support.models import save_tiny_model
 from tests.engine.support.native import needs_native
 from tests.engine.support.sampling import sample
@@ -237,6 +237,44 @@ def test_draws_are_those_of_the_plain_race(kernels, vocabulary, spread):
             assert kernels.draw(logits, rows[[i]], *(column[[i]] for column in columns)) == wanted[i]
     finally:
         torch.set_num_threads(1)
+
+
+@needs_native
+@pytest.mark.parametrize("spread", [0.0, 0.2, 2.0, 9.0])
+@pytest.mark.parametrize("vocabulary", [17, 300, 5003])
+def test_filtered_draws_are_those_of_the_plain_way(kernels, vocabulary, spread):
+    generator = torch.Generator().manual_seed(vocabulary)
+    count = 120
+    padded = torch.randn(count, vocabulary + 5, generator=generator) * spread
+    logits = padded[:, :vocabulary]
+    padded[:, vocabulary:] = 100
+    padded[7, :9] = -torch.inf
+    logits[8] = logits[8].mul(2).round()  # equals are cut by id
+    temperature = torch.rand(count, generator=generator) * 2 + 0.05
+    temperature[3] = 1e-5
+
+    def some(values, dtype):
+        return torch.tensor([values[i % len(values)] for i in range(count)], dtype=dtype)
+
+    top_k = some([0, 1, 0, 5, 0, vocabulary - 1, 0, 50 % vocabulary], torch.int64)
+    top_p = some([0.9, 1.0, 0.5, 0.95, 1.0, 0.999, 0.01], torch.float64)
+    min_p = some([0.0, 0.0, 0.1, 0.0, 0.02], torch.float64)
+    off = (top_k == 0) & (top_p == 1) & (min_p == 0)
+    top_p[off] = 0.7  # whoever asks for nothing is drawn otherwise
+    seeds = torch.randint(-(2**63), 2**63 - 1, (count,), generator=generator)
+    index, rows = torch.arange(count), torch.arange(count)
+    maxima, likeliest = logits.max(dim=-1)
+    scaled = (logits - maxima[:, None]) / temperature[:, None]
+    wanted = draw_filtered(scaled, top_k, top_p, min_p, seeds, index)
+    columns = (likeliest, temperature, top_k, top_p, min_p, seeds, index)
+    assert torch.equal(kernels.draw_filtered(logits, rows, *columns), wanted)
+    order = torch.randperm(count, generator=generator)[:31]
+    torch.set_num_threads(3)
+    try:
+        found = kernels.draw_filtered(logits, order, *(column[order] for column in columns))
+    finally:
+        torch.set_num_threads(1)
+    assert torch.equal(found, wanted[order])
 
 
 @needs_native
