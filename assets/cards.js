@@ -67,7 +67,7 @@
     room.cards = [...grid.children].map(card);
     for (const one of room.cards) {
       one.text.textContent = "";
-      one.stays = true;
+      one.end.follow();
       one.cached = null;
     }
     grid.scrollTop = 0;
@@ -76,19 +76,14 @@
 
   // ---------------------------------------------------------------- one card
 
-  const made = new WeakMap();   // node -> {node, chip, label, ..., stays}
+  const made = new WeakMap();   // node -> {node, chip, label, ..., end}
 
   function card(node) {
     if (made.has(node)) return made.get(node);
-    const one = { node, stays: true, top: 0, cached: null };
+    const one = { node, cached: null };
     for (const name of ["chip", "label", "prompt", "status", "text", "facts"])
       one[name] = node.querySelector('[data-card="' + name + '"]');
-    one.text.addEventListener("scroll", () => {
-      const text = one.text;
-      if (text.scrollHeight - text.scrollTop - text.clientHeight < 4) one.stays = true;
-      else if (text.scrollTop < one.top) one.stays = false;
-      one.top = text.scrollTop;
-    });
+    one.end = window.microVLLM.keepAtEnd(one.text);
     made.set(node, one);
     return one;
   }
@@ -172,7 +167,7 @@
     } else if (change.add != null) {
       text.textContent = text.textContent.slice(0, change.at) + change.add;
     } else return;
-    if (one.stays) text.scrollTop = text.scrollHeight;
+    one.end.toEnd();
   }
 
   // ---------------------------------------------------------------- words

@@ -250,7 +250,7 @@
     header = { element, trigger };
     window.microVLLM.look(element.querySelector("[data-theme-toggle]"), pollSoon);
     window.microVLLM.rooms(element);
-    window.microVLLM.follow("chat");
+    window.microVLLM.followChat();
     document.addEventListener("visibilitychange", () => { if (!document.hidden) pollSoon(); });
     document.addEventListener("scroll", awaken, { capture: true, passive: true });
     for (const kind of ["pointerup", "keyup"]) document.addEventListener(kind, awaken, { passive: true });

@@ -3,10 +3,10 @@
 (function () {
   "use strict";
 
-  function whenThere(id, then) {
-    const node = document.getElementById(id);
+  function whenThere(selector, then) {
+    const node = document.querySelector(selector);
     if (node) then(node);
-    else requestAnimationFrame(() => whenThere(id, then));
+    else requestAnimationFrame(() => whenThere(selector, then));
   }
 
   // ---------------------------------------------------------------- light and dark
@@ -34,7 +34,7 @@
   // ---------------------------------------------------------------- folds and tooltips
 
   function fold(toggle, panel) {
-    whenThere(toggle, (button) => {
+    whenThere("#" + toggle, (button) => {
       button.setAttribute("aria-controls", panel);
       button.setAttribute("aria-expanded", "false");
       button.addEventListener("click", () => {
@@ -46,37 +46,47 @@
   }
 
   function tooltips(texts) {
-    for (const [id, text] of Object.entries(texts)) whenThere(id, (node) => {
+    for (const [id, text] of Object.entries(texts)) whenThere("#" + id, (node) => {
       node.title = text;
       const field = node.querySelector("input, textarea");
       if (field) field.setAttribute("aria-description", text);
     });
   }
 
-  // ---------------------------------------------------------------- the chat follows what is written
+  // ---------------------------------------------------------------- what is written is followed
 
-  // Gradio's own scrolling takes effect 300 ms after it was decided, and pulls a reader down who has scrolled up since.
-  function follow(id) {
-    whenThere(id, (chat) => {
-      let stays = true, top = 0, prompts = 0;
-      const box = () => chat.querySelector(".log");
-      const isAtEnd = (node) => node.scrollHeight - node.scrollTop - node.clientHeight < 4;
+  // Keeps the end of what grows in `box` in view, unless its reader has moved up; `follow` takes that back.
+  // Gradio's own scrolling takes effect 300 ms after it was decided, and pulls a reader down who has moved since.
+  function keepAtEnd(box) {
+    let stays = true, top = 0, height = 0;
+    const isAtEnd = () => box.scrollHeight - box.scrollTop - box.clientHeight < 4;
 
-      function toEnd() {
-        const node = box();
-        if (node && stays && prompts && !isAtEnd(node)) node.scrollTop = node.scrollHeight;  // a welcome is read from its top
-      }
+    function notice() {
+      if (box.scrollTop < top && box.scrollHeight >= height) stays = false;  // else there is less in it than before
+      else if (isAtEnd()) stays = true;
+      [top, height] = [box.scrollTop, box.scrollHeight];
+    }
 
-      chat.addEventListener("scroll", ({ target }) => {
-        if (target !== box()) return;
-        if (isAtEnd(target)) stays = true;
-        else if (target.scrollTop < top) stays = false;
-        top = target.scrollTop;
-      }, true);
+    // The wheel says so before anything has moved, and to set scrollTop would stop what it has begun to move.
+    box.addEventListener("wheel", ({ deltaY }) => { if (deltaY < 0 && box.scrollTop > 0) stays = false; }, { passive: true });
+    box.addEventListener("scroll", notice, { passive: true });
+    return {
+      follow() { stays = true; top = height = 0; },
+      toEnd() {
+        notice();  // the reader may have moved, and the browser not said so yet
+        if (stays && !isAtEnd()) box.scrollTop = box.scrollHeight;
+      },
+    };
+  }
 
+  function followChat() {
+    whenThere("#chat .log", (log) => {
+      const end = keepAtEnd(log), chat = log.closest("#chat");
+      let prompts = 0;
+      const toEnd = () => { if (prompts) end.toEnd(); };  // a welcome is read from its top
       new MutationObserver(() => {
-        const count = chat.querySelectorAll(".message.user").length;
-        if (count > prompts) stays = true;  // who sends something wants to see what comes
+        const count = log.querySelectorAll(".message.user").length;
+        if (count > prompts) end.follow();  // who sends something wants to see what comes
         prompts = count;
         toEnd();
       }).observe(chat, { childList: true, subtree: true, characterData: true });
@@ -99,5 +109,5 @@
       button.addEventListener("click", () => room(button.dataset.room));
   }
 
-  window.microVLLM = Object.assign(window.microVLLM || {}, { room, rooms, look, fold, tooltips, follow });
+  window.microVLLM = Object.assign(window.microVLLM || {}, { room, rooms, look, fold, tooltips, followChat, keepAtEnd });
 })();

@@ -7,10 +7,9 @@
   const KEPT = "mv-tokens", LIKELY = [0.9, 0.5, 0.25, 0.1];  // tints; below the last one a token is surprising
   const { percent, visible } = window.microVLLM.tokenWords;
 
-  let strip = null;      // {root, toggle, list, note, count}
+  let strip = null;      // {root, toggle, list, note, count, legend, end}
   let shown = null;      // {request, turn, tokens, start, kept, cut, finished, table, gone}
   let followed = null;   // {request, position}: what the charts follow
-  let stays = true;
   const tip = window.microVLLM.tokenTip({ shown: () => shown, node: nodeOf, list: () => strip && strip.list });
 
   function make(tag, className, text) {
@@ -69,7 +68,7 @@
     list.setAttribute("aria-label", "tokens: arrow keys move, arrow down goes to the alternatives");
     note.hidden = true;
     root.append(head, list, note);
-    strip = { root, toggle, list, note, count, legend };
+    strip = { root, toggle, list, note, count, legend, end: window.microVLLM.keepAtEnd(list) };
     toggle.addEventListener("click", () => unfold(toggle.getAttribute("aria-expanded") !== "true"));
     listen();
     unfold(isUnfolded());
@@ -92,7 +91,7 @@
       strip.list.replaceChildren();
       strip.count.textContent = "";
       strip.note.hidden = true;
-      stays = true;
+      strip.end.follow();
     }
     shown.turn = turn;
     window.microVLLM.pollSoon();
@@ -131,7 +130,7 @@
     if (!strip.list.querySelector('[tabindex="0"]') && strip.list.firstElementChild) strip.list.firstElementChild.tabIndex = 0;
     const count = shown.tokens.length;
     strip.count.textContent = count.toLocaleString("en") + (count === 1 ? " token" : " tokens");
-    if (stays && !shown.finished && tip.root.hidden) strip.list.scrollTop = strip.list.scrollHeight;
+    if (!shown.finished && tip.root.hidden) strip.end.toEnd();
     markFollowed();
     if (told.more) window.microVLLM.pollSoon();
   }
@@ -176,10 +175,7 @@
     });
     list.addEventListener("click", (event) => { const index = over(event); if (index != null) choose(index); });
     list.addEventListener("keydown", (event) => moveInList(event, over(event)));
-    list.addEventListener("scroll", () => {
-      stays = list.scrollHeight - list.scrollTop - list.clientHeight < 4;
-      if (!tip.root.hidden) tip.place();
-    });
+    list.addEventListener("scroll", () => { if (!tip.root.hidden) tip.place(); });
   }
 
   function moveInList(event, index) {

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import Any
 
 import torch
 
 from micro_vllm.models.decoder import DecoderForCausalLM, DecoderLayer
+from micro_vllm.native.arena import Arena, padded_bytes
 from micro_vllm.native.compile import NativeUnavailableError
 from micro_vllm.native.quantize import COLUMNS, GROUP, QuantizedMatrix, can_quantize, interleave, quantize
 
@@ -79,10 +81,12 @@ def quantize_model(model: DecoderForCausalLM) -> NativeWeights:
     check_model(model)
     decoder = model.model
     head = decoder.embed_tokens.weight if model.lm_head is None else model.lm_head.weight
-    return NativeWeights(
-        layers=tuple(_layer(layer) for layer in decoder.layers),  # type: ignore[arg-type]
-        norm=_float(decoder.norm.weight),
-        head=quantize(head),
+    return _together(
+        NativeWeights(
+            layers=tuple(_layer(layer) for layer in decoder.layers),  # type: ignore[arg-type]
+            norm=_float(decoder.norm.weight),
+            head=quantize(head),
+        )
     )
 
 
@@ -100,6 +104,36 @@ def _layer(layer: DecoderLayer) -> LayerWeights:
         q_norm=None if attention.q_norm is None else _float(attention.q_norm.weight),
         k_norm=None if attention.k_norm is None else _float(attention.k_norm.weight),
     )
+
+
+def _together(weights: NativeWeights) -> NativeWeights:
+    """The same in one piece of memory, in the order in which a step reads it."""
+    tensors = list(_tensors(weights))
+    arena = Arena(sum(map(padded_bytes, tensors)))
+    placed = {id(tensor): arena.place(tensor) for tensor in tensors}
+    return _replaced(weights, placed)
+
+
+def _tensors(part: Any) -> Iterator[torch.Tensor]:
+    if isinstance(part, torch.Tensor):
+        yield part
+    elif isinstance(part, tuple):
+        for one in part:
+            yield from _tensors(one)
+    elif is_dataclass(part):
+        for field in fields(part):
+            yield from _tensors(getattr(part, field.name))
+
+
+def _replaced(part: Any, placed: Mapping[int, torch.Tensor]) -> Any:
+    if isinstance(part, torch.Tensor):
+        return placed[id(part)]
+    if isinstance(part, tuple):
+        return tuple(_replaced(one, placed) for one in part)
+    if is_dataclass(part):
+        values = {field.name: _replaced(getattr(part, field.name), placed) for field in fields(part)}
+        return replace(part, **values)  # type: ignore[type-var]
+    return part
 
 
 def _float(x: torch.Tensor) -> torch.Tensor:

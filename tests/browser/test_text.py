@@ -96,6 +96,46 @@ def test_a_reader_who_scrolls_up_is_left_in_peace(answering):
     wait_until_idle(tab)
 
 
+def test_who_has_just_begun_to_move_up_is_not_pulled_back(served, open_tab):
+    """The browser tells of a move a frame later, and text may come before that; a wheel moves little at first."""
+    tab = open_tab(served.url)
+    gaps = tab.evaluate("""async () => {
+        const box = document.createElement('div'), frame = () => new Promise(requestAnimationFrame);
+        box.style.cssText = 'height: 100px; overflow: auto; position: fixed; top: 0';
+        document.body.append(box);
+        const end = window.microVLLM.keepAtEnd(box);
+        const grow = () => {
+            const line = document.createElement('p');
+            line.style.cssText = 'height: 40px; margin: 0';
+            box.append(line);
+            end.toEnd();
+            return box.scrollHeight - box.scrollTop - box.clientHeight;
+        };
+        const gaps = {};
+        for (let i = 0; i < 9; i++) gaps.follows = grow();
+        await frame();
+        box.scrollTop -= 2;
+        gaps.moved = grow();
+        await frame();
+        gaps.still = grow();
+        box.scrollTop = box.scrollHeight;
+        await frame();
+        await frame();
+        gaps.back = grow();
+        await frame();
+        box.dispatchEvent(new WheelEvent('wheel', { deltaY: -40 }));
+        gaps.wheel = grow();
+        box.replaceChildren();
+        end.follow();
+        for (let i = 0; i < 9; i++) gaps.anew = grow();
+        box.lastChild.remove();
+        await frame();
+        gaps.shorter = grow();
+        box.remove();
+        return gaps; }""")
+    assert gaps == {"follows": 0, "moved": 42, "still": 82, "back": 0, "wheel": 40, "anew": 0, "shorter": 0}
+
+
 def test_the_page_does_not_go_on_typing_after_the_engine_has_finished(answering):
     """P5, textgen #6722, gradio #6847: a fast model and a long answer."""
     tab = answering("A sentence of the answer, one of many. " * 17, pace=0.0)

@@ -120,6 +120,18 @@ def test_gate_and_up_alternate_by_sixteen():
     assert sorted(order) == list(range(96))
 
 
+@needs_native
+def test_all_weights_lie_in_one_piece_of_memory_in_the_order_of_a_step(folder):
+    weights = prepare_native(load_model(folder, skip_tokenizer_init=True)).weights
+    layer = weights.layers[0]
+    tensors = [layer.qkv.data, layer.qkv.scale, layer.out.data, layer.down.data, layer.input_norm]
+    tensors += [weights.layers[1].qkv.data, weights.norm, weights.head.data, weights.head.offset]
+    places = [tensor.data_ptr() for tensor in tensors]
+    assert places == sorted(places)
+    assert places[-1] - places[0] < 1.1 * weights.num_bytes
+    assert all((place - places[0]) % 64 == 0 for place in places)
+
+
 # ---------------------------------------------------------------- parity
 
 
