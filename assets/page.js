@@ -74,7 +74,9 @@
       follow() { stays = true; top = height = 0; },
       toEnd() {
         notice();  // the reader may have moved, and the browser not said so yet
-        if (stays && !isAtEnd()) box.scrollTop = box.scrollHeight;
+        if (!stays || isAtEnd()) return;
+        box.scrollTop = box.scrollHeight;
+        top = box.scrollTop;
       },
     };
   }

@@ -101,7 +101,7 @@ def test_who_has_just_begun_to_move_up_is_not_pulled_back(served, open_tab):
     tab = open_tab(served.url)
     gaps = tab.evaluate("""async () => {
         const box = document.createElement('div'), frame = () => new Promise(requestAnimationFrame);
-        box.style.cssText = 'height: 100px; overflow: auto; position: fixed; top: 0';
+        box.style.cssText = 'width: 90px; height: 100px; overflow: auto; position: fixed; top: 0';
         document.body.append(box);
         const end = window.microVLLM.keepAtEnd(box);
         const grow = () => {
