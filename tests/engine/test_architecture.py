@@ -30,7 +30,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "models": {"layers", "attention"},
     "sampling": {"core.scheduler_output"},
     "model_loader": {"models", "tokenizer"},
-    "native": {"models", "attention", "model_loader"},
+    "native": {"models", "attention", "model_loader", "sampling"},
     "worker": {"models", "attention", "sampling", "model_loader", "native", "core.scheduler_output"},
     "executor": {"worker", "model_loader", "native", "core.scheduler_output"},
     "engine": {"core", "executor", "tokenizer", "detokenizer", "model_loader", "native"},
