@@ -8,21 +8,11 @@
 #include <cmath>
 #include <vector>
 
+#include "draws.h"
 #include "noise.h"
 #include "simd.h"
 
 using namespace micro_vllm;
-
-struct FilteredDraws {  // N rows
-  const float* logits;  // row r begins at logits + r * stride
-  int64_t stride, vocabulary;
-  const int64_t *rows, *likeliest;  // (N): index of the row, token id of its maximum
-  const float* temperature;         // (N)
-  const int64_t* top_k;             // (N), 0 is off
-  const double *top_p, *min_p;      // (N), 1 and 0 are off
-  const int64_t *seeds, *output_index;
-  int64_t count;
-};
 
 namespace {
 
@@ -147,8 +137,8 @@ int64_t draw(const Row& row, int64_t top_k, double top_p, double min_p, uint64_t
 }  // namespace
 
 // out: (N) token ids.
-extern "C" void mv_draw_filtered(const FilteredDraws* draws, int64_t* out, int64_t threads) {
-  const FilteredDraws& d = *draws;
+extern "C" void mv_draw_filtered(const Draws* draws, int64_t* out, int64_t threads) {
+  const Draws& d = *draws;
 #pragma omp parallel num_threads(d.count > 1 ? threads : 1)
   {
     std::vector<Candidate> found;

@@ -75,20 +75,8 @@ class Batch(ctypes.Structure):
 
 
 class Draws(ctypes.Structure):
-    _fields_ = (
-        ("logits", c_void_p),
-        ("stride", c_int64),
-        ("vocabulary", c_int64),
-        ("rows", c_void_p),
-        ("likeliest", c_void_p),
-        ("temperature", c_void_p),
-        ("seeds", c_void_p),
-        ("output_index", c_void_p),
-        ("count", c_int64),
-    )
+    """Plain draws have no filters."""
 
-
-class FilteredDraws(ctypes.Structure):
     _fields_ = (
         ("logits", c_void_p),
         ("stride", c_int64),
@@ -134,7 +122,7 @@ def declare(library: ctypes.CDLL) -> ctypes.CDLL:
     library.mv_logprobs.restype = None
     library.mv_draw.argtypes = (POINTER(Draws), c_void_p, c_int64)
     library.mv_draw.restype = None
-    library.mv_draw_filtered.argtypes = (POINTER(FilteredDraws), c_void_p, c_int64)
+    library.mv_draw_filtered.argtypes = (POINTER(Draws), c_void_p, c_int64)
     library.mv_draw_filtered.restype = None
     return library
 

@@ -13,19 +13,11 @@
 #include <tuple>
 #include <vector>
 
+#include "draws.h"
 #include "noise.h"
 #include "simd.h"
 
 using namespace micro_vllm;
-
-struct Draws {  // N rows
-  const float* logits;             // row r begins at logits + r * stride
-  int64_t stride, vocabulary;
-  const int64_t *rows, *likeliest; // (N): index of the row, token id of its maximum
-  const float* temperature;        // (N)
-  const int64_t *seeds, *output_index;
-  int64_t count;
-};
 
 struct Listing {  // N rows
   const float* logits;

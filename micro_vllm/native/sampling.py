@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
@@ -50,22 +51,8 @@ class NativeSampling:
             rows, likeliest: (n,) int64, which rows to draw from, and the ids of their maxima.
             temperature: (n,) float32.  seeds, output_index: (n,) int64.
         """
-        _check(logits)
-        assert temperature.dtype == torch.float32
-        drawn = torch.empty_like(rows)
-        draws = kernels.Draws(
-            logits.data_ptr(),
-            logits.stride(0),
-            logits.shape[1],
-            address(rows),
-            address(likeliest),
-            address(temperature),
-            address(seeds),
-            address(output_index),
-            len(rows),
-        )
-        self._library.mv_draw(draws, address(drawn), torch.get_num_threads())
-        return drawn
+        columns = (rows, likeliest, temperature, None, None, None, seeds, output_index)
+        return self._draw(self._library.mv_draw, logits, columns)
 
     def draw_filtered(
         self,
@@ -83,18 +70,24 @@ class NativeSampling:
 
         top_k: (n,) int64.  top_p, min_p: (n,) float64.
         """
+        columns = (rows, likeliest, temperature, top_k, top_p, min_p, seeds, output_index)
+        return self._draw(self._library.mv_draw_filtered, logits, columns)
+
+    def _draw(
+        self, kernel: Any, logits: torch.Tensor, columns: tuple[torch.Tensor | None, ...]
+    ) -> torch.Tensor:
+        """``columns``: (n,) each, in the order of ``kernels.Draws``."""
         _check(logits)
+        rows, _, temperature, _, top_p, min_p, *_ = columns
+        assert rows is not None
+        assert temperature is not None
         assert temperature.dtype == torch.float32
-        assert top_p.dtype == min_p.dtype == torch.float64
+        assert all(column is None or column.dtype == torch.float64 for column in (top_p, min_p))
         drawn = torch.empty_like(rows)
-        draws = kernels.FilteredDraws(
-            logits.data_ptr(),
-            logits.stride(0),
-            logits.shape[1],
-            *map(address, (rows, likeliest, temperature, top_k, top_p, min_p, seeds, output_index)),
-            len(rows),
+        draws = kernels.Draws(
+            logits.data_ptr(), logits.stride(0), logits.shape[1], *map(address, columns), len(rows)
         )
-        self._library.mv_draw_filtered(draws, address(drawn), torch.get_num_threads())
+        kernel(draws, address(drawn), torch.get_num_threads())
         return drawn
 
     def logprobs(

@@ -15,7 +15,7 @@ from typing import Any
 from ui.charts.focus import NO_FOCUS, Figure, Focus
 from ui.charts.marks import HEADLINE_PX, Bar, bar_traces, empty_sentence, headline, note, texts
 from ui.charts.palette import mix, readable_on, request_color
-from ui.charts.prefix_plan import AXIS_PX, LEFT_PX, RIGHT_PX, Plan, make_plan
+from ui.charts.prefix_plan import AXIS_PX, LEFT_PX, RIGHT_PX, Box, Plan, make_plan
 from ui.charts.prefix_tree import Piece
 from ui.charts.prefix_words import EMPTY, KEPT, describe, headline_words, piece_wordings
 from ui.charts.theme import LIGHT, MONO, Look, Size, bare_axis, base_layout, quiet_axis
@@ -96,8 +96,7 @@ def _boxes(
         strips: list[RequestTrack | None] = [*held] or [None]
         words = describe(box.piece, view, tracks)
         height = (box.bottom - box.top) / len(strips)
-        # Boxes too small for the word are dotted instead: never by colour alone.
-        is_small = (box.right - box.left) * plan.column_px < len(KEPT) * _CHAR_PX + 5
+        is_small = _is_small(box, plan)
         for i, track in enumerate(strips):
             fill = piece_fill(box.piece, track, look, focus)
             color = request_color(track.arrival) if track else None
@@ -116,6 +115,11 @@ def _boxes(
                 )
             )
     return bar_traces(bars, is_horizontal=True)
+
+
+def _is_small(box: Box, plan: Plan) -> bool:
+    """Too small for the word that nobody holds it, and dotted instead: never by colour alone."""
+    return (box.right - box.left) * plan.column_px < len(KEPT) * _CHAR_PX + 5
 
 
 def _pattern_color(fill: str, track: RequestTrack | None, look: Look, focus: Focus) -> str:
@@ -209,20 +213,21 @@ def _labels(plan: Plan, tracks: dict[str, RequestTrack], look: Look, focus: Focu
         if not words or box.bottom - box.top < 10:
             continue
         fill = piece_fill(box.piece, held[0] if held else None, look, focus)
+        needs_ground = len(held) > 1 or (not held and _is_small(box, plan))
         labels.append(
             _Label(
                 x=round((box.left + box.right) / 2, 3),
                 y=round((box.top + box.bottom) / 2, 2),
                 text=words,
-                color=look.text if len(held) > 1 else readable_on(fill),
-                columns=round((len(words) * _CHAR_PX + 5) / plan.column_px, 3) if len(held) > 1 else 0,
+                color=look.text if needs_ground else readable_on(fill),
+                columns=round((len(words) * _CHAR_PX + 5) / plan.column_px, 3) if needs_ground else 0,
             )
         )
     return labels
 
 
 def _grounds(labels: Sequence[_Label], look: Look) -> dict[str, Any]:
-    """Letters on strips of several colours cannot be read without one."""
+    """Letters on strips of several colours, or on dots, cannot be read without one."""
     on = [label for label in labels if label.columns]
     return {
         "type": "bar",
