@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any
 
@@ -108,10 +108,8 @@ def _layer(layer: DecoderLayer) -> LayerWeights:
 
 def _together(weights: NativeWeights) -> NativeWeights:
     """The same in one piece of memory, in the order in which a step reads it."""
-    tensors = list(_tensors(weights))
-    arena = Arena(sum(map(padded_bytes, tensors)))
-    placed = {id(tensor): arena.place(tensor) for tensor in tensors}
-    return _replaced(weights, placed)
+    arena = Arena(sum(map(padded_bytes, _tensors(weights))))
+    return _moved(weights, arena)
 
 
 def _tensors(part: Any) -> Iterator[torch.Tensor]:
@@ -125,13 +123,13 @@ def _tensors(part: Any) -> Iterator[torch.Tensor]:
             yield from _tensors(getattr(part, field.name))
 
 
-def _replaced(part: Any, placed: Mapping[int, torch.Tensor]) -> Any:
+def _moved(part: Any, arena: Arena) -> Any:
     if isinstance(part, torch.Tensor):
-        return placed[id(part)]
+        return arena.place(part)
     if isinstance(part, tuple):
-        return tuple(_replaced(one, placed) for one in part)
+        return tuple(_moved(one, arena) for one in part)
     if is_dataclass(part):
-        values = {field.name: _replaced(getattr(part, field.name), placed) for field in fields(part)}
+        values = {field.name: _moved(getattr(part, field.name), arena) for field in fields(part)}
         return replace(part, **values)  # type: ignore[type-var]
     return part
 
