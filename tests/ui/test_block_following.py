@@ -88,16 +88,22 @@ def test_followed_blocks_carry_their_logical_index_and_a_frame_and_all_others_fa
         if sign in labels
     }
     assert lettered == {c.block_id for c in view.blocks if len(c.owners) == 1 and c.block_id not in table}
-    colors = dict(enumerate(figure.data[2].marker.color, 1))
-    before = dict(enumerate(plain.data[2].marker.color, 1))
-    filled = dict(enumerate(figure.data[2].y, 1))
+    colors, before = _fills(figure, columns), _fills(plain, columns)
     others = [c.block_id for c in view.blocks if len(c.owners) == 1 and c.tokens and c.block_id not in table]
     assert others
     for block in others:
         assert colors[block] != before[block]
-    for block in table:
-        if filled[block]:
-            assert colors[block] == before[block]
+    shown = [block for block in table if block in colors]
+    assert shown
+    for block in shown:
+        assert colors[block] == before[block]
+
+
+def _fills(figure, columns: int) -> dict[int, str]:
+    """Block -> colour, of the blocks with one owner."""
+    bars = figure.data[2]
+    blocks = [int(base) * columns + int(x) + 1 for x, base in zip(bars.x, bars.base, strict=True)]
+    return dict(zip(blocks, bars.marker.color, strict=True))
 
 
 def test_a_shared_block_stays_split_while_it_is_followed_its_larger_part_is_the_followed_ones():

@@ -194,7 +194,10 @@ def test_batch_and_queue_are_stacked_and_hover_says_both():
     assert waiting["y"][:-1] == [s.num_waiting for s in view.steps]
     assert max(waiting["y"]) > 0
     assert waiting["fillpattern"]["shape"], "told apart by more than colour"
-    for step, words in zip(view.steps, hover["hovertext"], strict=True):
+    assert len(hover["z"][0]) == len(view.steps)
+    assert hover["x0"] == view.steps[0].step + 0.5
+    assert (hover["y0"] - hover["dy"] / 2, hover["dx"]) == (0, 1)
+    for step, words in zip(view.steps, *hover["text"], strict=True):
         assert f"step {step.step}" in words
         assert f"{step.num_seats} of {step.max_num_seqs} seats" in words
         assert f"{step.num_waiting} waiting" in words

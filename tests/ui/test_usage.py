@@ -24,7 +24,9 @@ def test_the_stack_adds_up_to_the_pool_in_every_step(seed):
         assert parts[2:] == [u.cached, u.free]
     assert list(filled.x)[:-1] == [u.step for u in view.usage]
     assert rate.y[-1] == pytest.approx(100 * view.usage[-1].hit_rate, abs=0.05)
-    assert [part.y[0] for part in bar] == [t.y[-1] for t in figure.data[:4]], "the bar is the pool now"
+    parts = sorted((base, length) for part in bar for base, length in zip(part.base, part.y, strict=True))
+    assert [length for _, length in parts] == [t.y[-1] for t in figure.data[:4]], "the bar is the pool now"
+    assert [base for base, _ in parts] == pytest.approx([0, *itertools.accumulate(n for _, n in parts[:-1])])
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -47,8 +49,12 @@ def test_waste_is_the_empty_slots_of_the_blocks_in_use(seed):
 @pytest.mark.parametrize("look", [LIGHT, DARK], ids=lambda look: look.name)
 def test_waste_is_hatched_in_the_stack_and_in_the_bar_and_nothing_else_is(look):
     figure = drawn(usage, view_after(48, 70, 1), look)
-    hatched = [t.name for t in figure.data if t.fillpattern.shape]
-    assert hatched == ["waste", "waste"]
+    hatched = [t.name for t in figure.data if t.type == "scatter" and t.fillpattern.shape]
+    assert hatched == ["waste"]
+    plain, marked = [t for t in figure.data if t.type == "bar"]
+    assert plain.marker.pattern.shape is None
+    assert list(marked.marker.pattern.shape) == ["/"]
+    assert "internal fragmentation" in marked.hovertext[0]
     assert figure.data[1].fillpattern.fgcolor == figure.data[0].fillcolor, "in the colour of what is in use"
     assert "internal fragmentation" in figure.data[1].hovertemplate
 

@@ -103,9 +103,10 @@ def _kept(scene: Scene) -> Trace:
 
 
 def _fills(scene: Scene) -> list[Trace]:
-    """One bar a cell, as high as it is full; shared cells are made of the second trace's narrower ones.
+    """One bar a cell that somebody owns, as high as it is full; shared cells are the second trace's narrower ones.
 
-    Where no letter tells the tints of a hue apart, their patterns do, each a trace: bars cannot have several.
+    Cells that nobody owns have none: Plotly draws a bar of no height as slowly as any other. Where no letter
+    tells the tints of a hue apart, their patterns do, each a trace: bars cannot have several.
     """
     view, grid, colors, followed = scene.view, scene.grid, scene.colors, scene.followed
     block_size = view.info.block_size
@@ -119,13 +120,15 @@ def _fills(scene: Scene) -> list[Trace]:
     strips: list[tuple[float, float, float, float, str]] = []
     patterned: dict[str, list[Box]] = {pattern: [] for pattern in PATTERNS if pattern}
     for i, cell in enumerate(view.blocks[1:]):
+        owners = [o.request_id for o in cell.owners if o.request_id in colors] if cell.tokens else ()
+        if not owners:
+            continue
         row, column = divmod(i, grid.columns)
         bottom = grid.bottoms[row]
-        x.append(column + 0.5)
-        base.append(bottom)
         height = heights_of[cell.tokens]
-        owners = [o.request_id for o in cell.owners if o.request_id in colors] if cell.tokens else []
         if len(owners) == 1:
+            x.append(column + 0.5)
+            base.append(bottom)
             heights.append(height)
             color = colors[owners[0]]
             paint.append(color.fill)
@@ -134,15 +137,12 @@ def _fills(scene: Scene) -> list[Trace]:
                     (grid.lefts[column], round(bottom + height, 3), grid.rights[column], bottom)
                 )
             continue
-        heights.append(0)
-        paint.append(INVISIBLE)
-        if owners:
-            first = followed.track.request_id if followed and cell.block_id in own else None
-            left = grid.lefts[column]
-            for name, share in _shares(owners, first):
-                part = round(width * share, 3)
-                strips.append((round(left + part / 2, 3), bottom, height, part, colors[name].fill))
-                left += part
+        first = followed.track.request_id if followed and cell.block_id in own else None
+        left = grid.lefts[column]
+        for name, share in _shares(owners, first):
+            part = round(width * share, 3)
+            strips.append((round(left + part / 2, 3), bottom, height, part, colors[name].fill))
+            left += part
     fills = _bars(x, base, heights, width, paint)
     shared = _bars(*([strip[k] for strip in strips] for k in range(5)))  # type: ignore[arg-type]
     return [

@@ -7,7 +7,8 @@ wrote is outlined; the null block stands apart.
 Following a request dims all others; its blocks are framed and carry their logical index instead of a letter. A
 token that is pointed at is a bar at the height of its slot.
 
-Arrays over cells have one entry a block in a fixed order, so that a step changes a few entries and not the array.
+Arrays over all cells have one entry a block in a fixed order, so that a step changes a few entries and not the array;
+those over the cells in use are short.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ from ui.charts.theme import LIGHT, Look, Size, bare_axis, base_layout
 from ui.view import EngineView
 
 TITLE = "KV block map"
+NUMBER_PX = 22
+"""Height that one row number has at least."""
 CAPTION = (
     'A cell is a <abbr title="room for the keys and values of a fixed number of tokens; '
     'a cell fills from below as its slots do">block</abbr>: '
@@ -70,7 +73,7 @@ def _null(scene: Scene) -> list[Trace]:
 def _row_numbers(scene: Scene, size: Size) -> Trace:
     """The id of the first block of a row, as often as there is room."""
     grid = scene.grid
-    every = max(1, math.ceil(grid.rows * 16 / max(size.height, 60)))
+    every = max(1, math.ceil(grid.rows * NUMBER_PX / max(size.height, 60)))
     rows = range(0, grid.rows, every)
     numbers = words(
         [round(-6 / NUMBERS_PX * grid.numbers, 3) for _ in rows],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 
 from ui.charts.block_follow import Followed
 from ui.view import BlockCell, EngineView
@@ -20,31 +21,48 @@ def describe(
     cell: BlockCell, view: EngineView, labels: Mapping[str, str], followed: Followed | None = None
 ) -> str:
     """Lines about one cell. ``labels``: request id -> letter."""
-    head = f"<b>block {cell.block_id}</b>"
-    if cell.state == "free" and not cell.is_written and followed is None:
-        return f"{head} · free"
-    lines = []
-    if cell.state == "used":
-        letters = [labels[o.request_id] for o in cell.owners if o.request_id in labels]
-        names = ", ".join(letters[:8]) + (" …" if len(letters) > 8 else "")
-        what = f"shared by {cell.ref_count}: {names}" if cell.ref_count > 1 else f"in use by {names or '?'}"
-        lines.append(f"{head} · {what}")
-        for group, index in dict.fromkeys((o.group, o.logical_index) for o in cell.owners):
-            lines.append(_place(view, group, index))
-    elif cell.state == "cached":
-        lines.append(f"{head} · kept for reuse, evictable")
-    else:
-        lines.append(f"{head} · free")
-    if cell.state != "free":
-        references = "1 reference" if cell.ref_count == 1 else f"{cell.ref_count} references"
-        lines.append(f"{cell.tokens} of {view.info.block_size} slots filled · {references}")
-    if cell.hashes:
-        lines.append("hash " + ", ".join([key.partition(":")[2][:8] for key in cell.hashes[:3]]))
-    if cell.is_written:
-        lines.append("written in this step")
-    if followed is not None:
-        lines[:0] = _followed_lines(cell.block_id, view, followed)
-    return "<br>".join(lines)
+    words = _in_use(cell, view, labels) if cell.state == "used" else _of_nobody(cell, view.info.block_size)
+    if followed is None:
+        return words
+    return "<br>".join([*_followed_lines(cell.block_id, view, followed), words])
+
+
+def _in_use(cell: BlockCell, view: EngineView, labels: Mapping[str, str]) -> str:
+    letters = [labels[o.request_id] for o in cell.owners if o.request_id in labels]
+    names = ", ".join(letters[:8]) + (" …" if len(letters) > 8 else "")
+    what = f"shared by {cell.ref_count}: {names}" if cell.ref_count > 1 else f"in use by {names or '?'}"
+    references = "1 reference" if cell.ref_count == 1 else f"{cell.ref_count} references"
+    return "<br>".join(
+        [
+            f"<b>block {cell.block_id}</b> · {what}",
+            *(_place(view, *one) for one in dict.fromkeys((o.group, o.logical_index) for o in cell.owners)),
+            f"{cell.tokens} of {view.info.block_size} slots filled · {references}",
+            *_traces_left(cell.hashes, cell.is_written),
+        ]
+    )
+
+
+def _of_nobody(cell: BlockCell, block_size: int) -> str:
+    if cell.state == "cached":
+        return _kept(cell.block_id, cell.tokens, block_size, cell.hashes, cell.is_written)
+    return "<br>".join([f"<b>block {cell.block_id}</b> · free", *_traces_left(cell.hashes, cell.is_written)])
+
+
+@lru_cache(maxsize=8192)
+def _kept(block_id: int, tokens: int, block_size: int, hashes: tuple[str, ...], is_written: bool) -> str:
+    """Most of a pool stays as it is from one step to the next."""
+    return "<br>".join(
+        [
+            f"<b>block {block_id}</b> · kept for reuse, evictable",
+            f"{tokens} of {block_size} slots filled · 0 references",
+            *_traces_left(hashes, is_written),
+        ]
+    )
+
+
+def _traces_left(hashes: tuple[str, ...], is_written: bool) -> list[str]:
+    shown = ["hash " + ", ".join([key.partition(":")[2][:8] for key in hashes[:3]])] if hashes else []
+    return [*shown, "written in this step"] if is_written else shown
 
 
 def _followed_lines(block_id: int, view: EngineView, followed: Followed) -> list[str]:

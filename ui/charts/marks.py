@@ -107,8 +107,14 @@ def empty_sentence(text: str, look: Look, width: float) -> dict[str, Any]:
 
 
 def note(text: str, color: str, *, size: float = 10.5, **place: Any) -> dict[str, Any]:
-    """Words without an arrow."""
-    return {"text": text, "showarrow": False, "font": {"family": SANS, "size": size, "color": color}, **place}
+    """Words without an arrow; without words it is not drawn."""
+    return {
+        "text": text,
+        "visible": bool(text),
+        "showarrow": False,
+        "font": {"family": SANS, "size": size, "color": color},
+        **place,
+    }
 
 
 def texts(
@@ -145,6 +151,19 @@ def line(
         "y1": y[1],
         "line": {"color": color, "width": width, "dash": dash},
         **more,
+    }
+
+
+def strokes_shape(path: str, color: str, width: float = 1) -> dict[str, Any]:
+    """Many lines as one shape above all traces; ``path`` is an SVG path in the units of the axes (M, L, H, V, Z).
+
+    A trace of as many points takes Plotly five times as long, and each of the browser's frames waits for it.
+    """
+    return {
+        "type": "path",
+        "path": path or "M0,0",
+        "visible": bool(path),
+        "line": {"color": color, "width": width},
     }
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ui.charts.focus import NO_FOCUS, Figure, Focus
-from ui.charts.marks import HEADLINE_PX, Bar, bar_traces, empty_sentence, headline, note, texts
+from ui.charts.marks import HEADLINE_PX, Bar, bar_traces, empty_sentence, headline, note, strokes_shape, texts
 from ui.charts.palette import mix, readable_on, request_color
 from ui.charts.prefix_plan import AXIS_PX, LEFT_PX, RIGHT_PX, Box, Plan, make_plan
 from ui.charts.prefix_tree import Piece
@@ -43,7 +43,6 @@ def figure(view: EngineView, look: Look = LIGHT, size: Size | None = None, focus
         "data": [
             _stubs(plan, look),
             *_boxes(plan, view, tracks, look, focus),
-            _dividers(plan, look),
             _outlines(plan, view, look),
             _position(plan, view, focus, look),
             _grounds(labels, look),
@@ -62,6 +61,7 @@ def figure(view: EngineView, look: Look = LIGHT, size: Size | None = None, focus
             bargap=0,
             xaxis=_depth_axis(plan, view, look),
             yaxis=bare_axis(range=[plan.height, 0], fixedrange=True),
+            shapes=[_dividers(plan, look)],
             annotations=[
                 headline(headline_words(view, plan.num_left_out, size.width), look),
                 note(
@@ -154,22 +154,24 @@ def _stubs(plan: Plan, look: Look) -> dict[str, Any]:
 
 def _dividers(plan: Plan, look: Look) -> dict[str, Any]:
     """Between the blocks of a piece; a shortened run ends like a pile of sheets."""
-    x: list[float | None] = []
-    y: list[float | None] = []
+    scale = plan.scale
+    # Depth -> its column, where the blocks on both sides have a whole one.
+    places = {
+        depth: round(scale.column(depth), 3)
+        for depth in range(1, scale.bounds[-1])
+        if not (scale.is_shortened(depth) or scale.is_shortened(depth - 1))
+    }
+    strokes: list[str] = []
     for box in plan.boxes:
-        places = [
-            plan.scale.column(depth)
-            for depth in range(box.piece.start + 1, box.piece.stop)
-            if not (plan.scale.is_shortened(depth) or plan.scale.is_shortened(depth - 1))
-        ]
-        if plan.scale.shortens(box.piece.start, box.piece.stop):
-            places += [box.right - px / plan.column_px for px in (2.5, 5)]
+        start, stop = box.piece.start, box.piece.stop
+        columns = [places[depth] for depth in range(start + 1, stop) if depth in places]
+        if scale.shortens(start, stop):
+            columns += [round(box.right - px / plan.column_px, 3) for px in (2.5, 5)]
         middle = (box.top + box.bottom) / 2
-        free = min(middle - box.top - 2.5, 8)  # no line through the letters
-        for place in places:
-            x += [round(place, 3), round(place, 3), None] * 2
-            y += [box.top, round(middle - free, 2), None, round(middle + free, 2), box.bottom, None]
-    return _path(x, y, look.card, 1)
+        free = min(middle - box.top - 1.5, 8)  # no line through the letters
+        above, below = round(middle - free, 2), round(middle + free, 2)
+        strokes += [f"M{x},{box.top}V{above}M{x},{below}V{box.bottom}" for x in columns]
+    return strokes_shape("".join(strokes), look.card)
 
 
 def _outlines(plan: Plan, view: EngineView, look: Look) -> dict[str, Any]:

@@ -50,16 +50,24 @@ def batch_and_queue(steps: Sequence[StepRecord], look: Look) -> list[dict[str, A
 
 
 def step_hover(steps: Sequence[StepRecord], most: int) -> dict[str, Any]:
-    """Over the batch and the queue: everything about one step."""
+    """Over the batch and the queue: everything about one step. One image: bars would be an element for each step."""
+    first, last = (steps[0].step, steps[-1].step) if steps else (0, 0)
+    words = [""] * (last - first + 1)
+    z: list[int | None] = [None] * len(words)
+    for step in steps:
+        words[step.step - first], z[step.step - first] = step_words(step), 0
     return {
-        "type": "bar",
-        "x": [s.step + 0.5 for s in steps],
-        "width": 1,
-        "y": [most] * len(steps),
+        "type": "heatmap",
+        "z": [z],
+        "x0": first + 0.5,
+        "dx": 1,
+        "y0": most / 2,
+        "dy": most,
         "yaxis": "y2",
-        "marker": {"color": INVISIBLE},
-        "hovertext": [step_words(s) for s in steps],
-        "hovertemplate": HOVER,
+        "colorscale": [[0, INVISIBLE], [1, INVISIBLE]],
+        "showscale": False,
+        "text": [words],
+        "hovertemplate": "%{text}<extra></extra>",
     }
 
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ui.charts.focus import NO_FOCUS, Figure, Focus
+from ui.charts.marks import INVISIBLE, Bar, bar_traces
 from ui.charts.palette import mix
 from ui.charts.theme import LIGHT, MONO, SANS, Look, Size, bare_axis, base_layout, quiet_axis
 from ui.charts.timeline import step_range, step_ticks
@@ -52,8 +53,11 @@ class Band:
     """Blocks, one a step."""
     label: str
     """Words beside the bar."""
-    hover: str
-    pattern: dict[str, Any] | None = None
+    words: str
+    """What the counts are of, for the hover."""
+    digits: int = 9
+    """That the counts are shown with."""
+    is_hatched: bool = False
 
 
 def scale_for(peak: int, total: int) -> int:
@@ -85,13 +89,14 @@ def figure(view: EngineView, look: Look = LIGHT, size: Size | None = None, focus
     left, right = step_range(view)
     return {
         "data": [
-            *(_stack(x, band) for band in bands),
+            *(_stack(x, band, look) for band in bands),
             _hit_rates(x, view, look),
-            *(_bar_part(band, total) for band in bands),
+            *_pool_bar(bands, total, look),
         ],
         "layout": base_layout(
             look,
             margin={"l": _LEFT, "r": _RIGHT, "t": 4, "b": _BOTTOM},
+            barmode="overlay",
             xaxis=quiet_axis(
                 look, range=[left, right], nticks=step_ticks(plot_w), anchor="y", domain=[0, stack_right]
             ),
@@ -140,35 +145,31 @@ def make_bands(view: EngineView, look: Look) -> tuple[Band, Band, Band, Band]:
             look.accent,
             filled,
             f"<b>{now.used:,}</b> in use",
-            "%{y:.4~g} blocks' worth of filled slots",
+            "blocks' worth of filled slots",
+            digits=4,
         ),
         Band(
             "waste",
             mix(look.accent, look.card, 0.72),
             empty,
             f"<b>{share}</b> waste",
-            "%{y:.3~g} blocks' worth of empty slots<br>in blocks in use: internal fragmentation",
-            {
-                "shape": "/",
-                "fgcolor": look.accent,
-                "bgcolor": mix(look.accent, look.card, 0.72),
-                "size": 5,
-                "solidity": 0.4,
-            },
+            "blocks' worth of empty slots<br>in blocks in use: internal fragmentation",
+            digits=3,
+            is_hatched=True,
         ),
         Band(
             "kept",
             look.cell_cached,
             [u.cached for u in view.usage],
             f"<b>{now.cached:,}</b> kept",
-            "%{y} blocks kept for reuse, evictable",
+            "blocks kept for reuse, evictable",
         ),
         Band(
             "free",
             look.cell_free,
             [u.free for u in view.usage],
             f"<b>{now.free:,}</b> free",
-            "%{y} blocks free",
+            "blocks free",
         ),
     )
 
@@ -176,22 +177,27 @@ def make_bands(view: EngineView, look: Look) -> tuple[Band, Band, Band, Band]:
 # ---------------------------------------------------------------- traces
 
 
-def _area(band: Band) -> dict[str, Any]:
-    area: dict[str, Any] = {"type": "scatter", "name": band.name, "mode": "lines", "fillcolor": band.color}
-    if band.pattern is not None:
-        area["fillpattern"] = band.pattern
-    return area
-
-
-def _stack(x: list[int], band: Band) -> dict[str, Any]:
-    return {
-        **_area(band),
+def _stack(x: list[int], band: Band, look: Look) -> dict[str, Any]:
+    area: dict[str, Any] = {
+        "type": "scatter",
+        "name": band.name,
+        "mode": "lines",
         "x": x,
         "y": [*band.counts, band.counts[-1]],
         "stackgroup": "pool",
         "line": {"shape": "hv", "width": 0, "color": band.color},
-        "hovertemplate": f"{band.hover}<br>step %{{x}}<extra></extra>",
+        "fillcolor": band.color,
+        "hovertemplate": f"%{{y:.{band.digits}~g}} {band.words}<br>step %{{x}}<extra></extra>",
     }
+    if band.is_hatched:
+        area["fillpattern"] = {
+            "shape": "/",
+            "fgcolor": look.accent,
+            "bgcolor": band.color,
+            "size": 5,
+            "solidity": 0.4,
+        }
+    return area
 
 
 def _hit_rates(x: list[int], view: EngineView, look: Look) -> dict[str, Any]:
@@ -207,19 +213,27 @@ def _hit_rates(x: list[int], view: EngineView, look: Look) -> dict[str, Any]:
     }
 
 
-def _bar_part(band: Band, total: int) -> dict[str, Any]:
-    """One band of the whole pool, now."""
-    now = band.counts[-1]
-    return {
-        **_area(band),
-        "x": [0, 1],
-        "y": [now, now],
-        "xaxis": "x2",
-        "yaxis": "y3",
-        "stackgroup": "now",
-        "line": {"width": 0, "color": band.color},
-        "hovertemplate": f"{band.hover}<br>of {total:,} in the pool, now<extra></extra>",
-    }
+def _pool_bar(bands: Sequence[Band], total: int, look: Look) -> list[dict[str, Any]]:
+    """The whole pool, now."""
+    bars = []
+    floor = 0.0
+    for band in bands:
+        now = band.counts[-1]
+        bars.append(
+            Bar(
+                base=round(floor, 2),
+                length=now,
+                at=0.5,
+                width=1,
+                fill=band.color,
+                edge=INVISIBLE,
+                pattern="/" if band.is_hatched else "",
+                pattern_color=look.accent,
+                words=f"{now:.{band.digits}g} {band.words}<br>of {total:,} in the pool, now",
+            )
+        )
+        floor += now
+    return bar_traces(bars, is_horizontal=False, edge_px=0, xaxis="x2", yaxis="y3")
 
 
 def _wedge(stack_right: float, bar_left: float, share: float, look: Look) -> list[dict[str, Any]]:
