@@ -102,7 +102,7 @@
 
   // Drawing takes as long as ever: nobody else wants this core. It takes longer: perhaps the engine does, on a small
   // machine where both run, and then it comes first.
-  function rest() { return (slowness < 4 ? 0.25 : 1) * drawing; }
+  function rest() { return (slowness < 4 ? 0.1 : 1) * drawing; }
 
   // Other steps, other blocks: of another engine, or of a file. What was zoomed into is not there any more.
   function forgetStory(name) {
@@ -154,12 +154,22 @@
     // Plotly writes into the axes that it is given; ours stay as the server knows them.
     for (const [name, axis] of Object.entries(layout))
       if (/^[xy]axis\d*$/.test(name)) layout[name] = Object.assign({}, axis, chart.zoom[name] && { range: chart.zoom[name].slice() });
-    if (chart.plotted) return Plotly.react(chart.box, chart.figure.data, layout, config(chart));
+    const traces = marked(chart.figure.data);
+    if (chart.plotted) return Plotly.react(chart.box, traces, layout, config(chart));
     chart.plotted = true;
-    await Plotly.newPlot(chart.box, chart.figure.data, layout, config(chart));
+    await Plotly.newPlot(chart.box, traces, layout, config(chart));
     chart.box.on("plotly_relayout", (change) => zoomed(chart, change));
     chart.box.on("plotly_doubleclick", () => unzoom(chart));
     if (window.microVLLM.focusable) window.microVLLM.focusable(chart.box);
+  }
+
+  // Many traces are empty in most steps, and Plotly goes through all that it does for the others. One stays where it
+  // is the only one on its axes: without it they would not be drawn.
+  function marked(traces) {
+    const axes = (trace) => (trace.xaxis || "x") + (trace.yaxis || "y");
+    const isFull = (trace) => (trace.z || trace.x).length > 0;
+    const drawn = new Set(traces.filter(isFull).map(axes));
+    return traces.filter((trace) => isFull(trace) || (!drawn.has(axes(trace)) && drawn.add(axes(trace))));
   }
 
   function config(chart) {

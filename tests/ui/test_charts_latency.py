@@ -208,8 +208,9 @@ def test_one_step_far_beyond_all_others_does_not_flatten_them_but_is_marked():
 def test_steps_that_were_planned_but_not_computed_are_not_drawn():
     view = view_after(48, 20)
     open_ = replace(view, steps=(*view.steps[:-1], replace(view.steps[-1], is_executed=False)))
-    hover = next(t for t in latency.figure(open_)["data"] if t["type"] == "bar" and t.get("xaxis") == "x2")
-    assert len(hover["x"]) == len(view.steps) - 1
+    hover = next(t for t in latency.figure(open_)["data"] if t["type"] == "heatmap")
+    assert hover["xaxis"] == "x2"
+    assert len(hover["text"][0]) == len(view.steps) - 1
 
 
 # ---------------------------------------------------------------- shape and words

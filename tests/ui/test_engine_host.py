@@ -73,6 +73,7 @@ def host(folder):
 
 
 def test_what_stays_is_left_alone_by_the_garbage_collector_but_a_model_that_goes_is_not(folder):
+    usual = gc.get_threshold()
     try:
         first = load_for_good(str(folder), progress=LoadWatch("one", lambda *_: None))
         frozen = gc.get_freeze_count()
@@ -83,8 +84,10 @@ def test_what_stays_is_left_alone_by_the_garbage_collector_but_a_model_that_goes
         assert weights() is None
         assert gc.get_freeze_count() < 1.2 * frozen
         assert second.model is not None
+        assert gc.get_threshold()[0] > usual[0], "what a step leaves behind is not looked through ten times a second"
     finally:
         gc.unfreeze()
+        gc.set_threshold(*usual)
 
 
 # ---------------------------------------------------------------- other options

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ui.charts.latency_rows import PARTS, part_medians, step_words
-from ui.charts.marks import HOVER, INVISIBLE, note
+from ui.charts.marks import HOVER, hover_over, note
 from ui.charts.palette import OKABE_ITO, mix
 from ui.charts.theme import Look
 from ui.charts.wording import duration
@@ -46,17 +46,7 @@ def part_areas(steps: Sequence[StepRecord], look: Look) -> list[dict[str, Any]]:
 
 
 def step_hover(steps: Sequence[StepRecord], top: float) -> dict[str, Any]:
-    return {
-        "type": "bar",
-        "x": [s.step + 0.5 for s in steps],
-        "width": 1,
-        "y": [round(top, 6)] * len(steps),
-        "xaxis": "x2",
-        "yaxis": "y2",
-        "marker": {"color": INVISIBLE},
-        "hovertext": [step_words(s) for s in steps],
-        "hovertemplate": HOVER,
-    }
+    return hover_over({s.step: step_words(s) for s in steps}, round(top, 6), xaxis="x2", yaxis="y2")
 
 
 def beyond(steps: Sequence[StepRecord], top: float, look: Look) -> dict[str, Any]:

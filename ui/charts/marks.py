@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -75,6 +75,28 @@ def _bar_trace(
         "customdata": [bar.request_id for bar in bars],
         "hovertext": [bar.words for bar in bars],
         "hovertemplate": template,
+        **axes,
+    }
+
+
+def hover_over(words: Mapping[int, str], height: float, **axes: str) -> dict[str, Any]:
+    """What is told about each step where the mouse is over it, from 0 to ``height``: step -> words, ascending.
+
+    One image that nobody sees. Bars would be an element for each step.
+    """
+    first, last = (min(words), max(words)) if words else (0, 0)
+    steps = range(first, last + 1)
+    return {
+        "type": "heatmap",
+        "z": [[0 if step in words else None for step in steps]],
+        "x0": first + 0.5,
+        "dx": 1,
+        "y0": height / 2,
+        "dy": height,
+        "colorscale": [[0, INVISIBLE], [1, INVISIBLE]],
+        "showscale": False,
+        "text": [[words.get(step, "") for step in steps]],
+        "hovertemplate": "%{text}<extra></extra>",
         **axes,
     }
 

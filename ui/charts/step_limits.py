@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ui.charts.marks import HOVER, INVISIBLE
+from ui.charts.marks import HOVER, hover_over
 from ui.charts.step_runs import STOP_WORDS, step_words, steps_words, stop_runs
 from ui.charts.theme import Look
 from ui.view import StepRecord
@@ -50,25 +50,8 @@ def batch_and_queue(steps: Sequence[StepRecord], look: Look) -> list[dict[str, A
 
 
 def step_hover(steps: Sequence[StepRecord], most: int) -> dict[str, Any]:
-    """Over the batch and the queue: everything about one step. One image: bars would be an element for each step."""
-    first, last = (steps[0].step, steps[-1].step) if steps else (0, 0)
-    words = [""] * (last - first + 1)
-    z: list[int | None] = [None] * len(words)
-    for step in steps:
-        words[step.step - first], z[step.step - first] = step_words(step), 0
-    return {
-        "type": "heatmap",
-        "z": [z],
-        "x0": first + 0.5,
-        "dx": 1,
-        "y0": most / 2,
-        "dy": most,
-        "yaxis": "y2",
-        "colorscale": [[0, INVISIBLE], [1, INVISIBLE]],
-        "showscale": False,
-        "text": [words],
-        "hovertemplate": "%{text}<extra></extra>",
-    }
+    """Over the batch and the queue: everything about one step."""
+    return hover_over({s.step: step_words(s) for s in steps}, most, yaxis="y2")
 
 
 def stop_bars(steps: Sequence[StepRecord], look: Look) -> dict[str, Any]:

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from micro_vllm.engine.loop import EngineLoop
     from micro_vllm.model_loader.loaded import LoadedModel
 
+YOUNG_VALUES = 10_000
+"""After so many new ones the garbage collector looks through them."""
+
 
 @dataclass(frozen=True, slots=True)
 class ServingEngine:
@@ -92,10 +95,12 @@ def load_for_good(name: str, *, progress: LoadWatch) -> LoadedModel:
     """``load_weights`` in a process that is the page's alone.
 
     What is there when a model is (libraries, weights, page) stays. The garbage collector is told so: going through all
-    of it took 0.3 s every now and then, and all answers stood still meanwhile.
+    of it took 0.3 s every now and then, and all answers stood still meanwhile. It also comes less often: a step and a
+    frame of charts make thousands of small values, almost all of which are gone before it could find them.
     """
     loaded = load_weights(name, progress=progress)
     gc.unfreeze()  # the model before this one goes
     gc.collect()
     gc.freeze()
+    gc.set_threshold(YOUNG_VALUES)
     return loaded
