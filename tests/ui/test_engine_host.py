@@ -84,7 +84,9 @@ def test_what_stays_is_left_alone_by_the_garbage_collector_but_a_model_that_goes
         assert weights() is None
         assert gc.get_freeze_count() < 1.2 * frozen
         assert second.model is not None
-        assert gc.get_threshold()[0] > usual[0], "what a step leaves behind is not looked through ten times a second"
+        assert gc.get_threshold()[0] > usual[0], (
+            "what a step leaves behind is not looked through ten times a second"
+        )
     finally:
         gc.unfreeze()
         gc.set_threshold(*usual)

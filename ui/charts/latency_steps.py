@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ui.charts.latency_rows import PARTS, part_medians, step_words
+from ui.charts.latency_rows import PARTS, part_medians, part_seconds, step_words
 from ui.charts.marks import HOVER, hover_over, note
 from ui.charts.palette import OKABE_ITO, mix
 from ui.charts.theme import Look
@@ -28,12 +28,13 @@ def part_areas(steps: Sequence[StepRecord], look: Look) -> list[dict[str, Any]]:
     colors = part_colors(look)
     shown = [*steps, *steps[-1:]]
     x = [s.step for s in steps] + [s.step + 1 for s in steps[-1:]]
+    heights = list(zip(*map(part_seconds, shown), strict=True)) or [()] * len(PARTS)
     return [
         {
             "type": "scatter",
             "mode": "lines",
             "x": x,
-            "y": [round(getattr(s, f"{part}_seconds"), 6) for s in shown],
+            "y": list(column),
             "xaxis": "x2",
             "yaxis": "y2",
             "stackgroup": "parts",
@@ -41,7 +42,7 @@ def part_areas(steps: Sequence[StepRecord], look: Look) -> list[dict[str, Any]]:
             "fillcolor": colors[part],
             "hoverinfo": "skip",
         }
-        for part in PARTS
+        for part, column in zip(PARTS, heights, strict=True)
     ]
 
 

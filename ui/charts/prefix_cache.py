@@ -155,9 +155,9 @@ def _stubs(plan: Plan, look: Look) -> dict[str, Any]:
 def _dividers(plan: Plan, look: Look) -> dict[str, Any]:
     """Between the blocks of a piece; a shortened run ends like a pile of sheets."""
     scale = plan.scale
-    # Depth -> its column, where the blocks on both sides have a whole one.
+    # Depth -> its column, where the blocks on both sides have a whole one. In words: there are hundreds of lines.
     places = {
-        depth: round(scale.column(depth), 3)
+        depth: f"M{scale.column(depth):.3f},"
         for depth in range(1, scale.bounds[-1])
         if not (scale.is_shortened(depth) or scale.is_shortened(depth - 1))
     }
@@ -166,11 +166,12 @@ def _dividers(plan: Plan, look: Look) -> dict[str, Any]:
         start, stop = box.piece.start, box.piece.stop
         columns = [places[depth] for depth in range(start + 1, stop) if depth in places]
         if scale.shortens(start, stop):
-            columns += [round(box.right - px / plan.column_px, 3) for px in (2.5, 5)]
+            columns += [f"M{box.right - px / plan.column_px:.3f}," for px in (2.5, 5)]
         middle = (box.top + box.bottom) / 2
         free = min(middle - box.top - 1.5, 8)  # no line through the letters
-        above, below = round(middle - free, 2), round(middle + free, 2)
-        strokes += [f"M{x},{box.top}V{above}M{x},{below}V{box.bottom}" for x in columns]
+        above = f"{box.top}V{middle - free:.2f}"
+        below = f"{middle + free:.2f}V{box.bottom}"
+        strokes += [x + above + x + below for x in columns]
     return strokes_shape("".join(strokes), look.card)
 
 

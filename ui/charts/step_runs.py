@@ -60,14 +60,15 @@ class PrefillRun:
 
 def token_scale(view: EngineView) -> TokenScale:
     """Stretched as far as the largest number of decodes in the window allows; it grows by doubling."""
-    decodes = max((sum(r.count for r in s.rows if r.phase == "decode") for s in view.steps), default=0)
+    decodes = max((len(decode_stack(step)) for step in view.steps), default=0)
     return TokenScale(power_of_two(decodes, 8), view.info.max_num_batched_tokens)
 
 
-def decode_stack(step: StepRecord) -> list[StepRow]:
+@lru_cache(maxsize=1024)
+def decode_stack(step: StepRecord) -> tuple[StepRow, ...]:
     """Who decodes, from below, an entry a token: in order of arrival, so that most keep their place."""
     rows = sorted((row for row in step.rows if row.phase == "decode"), key=lambda row: row.arrival)
-    return [row for row in rows for _ in range(row.count)]
+    return tuple(row for row in rows for _ in range(row.count))
 
 
 def prefill_runs(steps: Sequence[StepRecord]) -> list[PrefillRun]:
@@ -75,7 +76,9 @@ def prefill_runs(steps: Sequence[StepRecord]) -> list[PrefillRun]:
     runs: list[PrefillRun] = []
     last: dict[str, int] = {}
     for step in steps:
-        base = sum(row.count for row in step.rows if row.phase == "decode")
+        base = len(decode_stack(step))
+        if base == step.num_tokens:
+            continue
         for row in sorted((r for r in step.rows if r.phase == "prefill"), key=lambda r: r.arrival):
             index = last.get(row.request_id)
             old = runs[index] if index is not None else None
