@@ -21,6 +21,7 @@ from typing import Any
 
 from micro_vllm.trace import TraceEvent, TraceLog, write_trace
 from tests.ui.support.scripted_engine import VOCAB, make_engine, params
+from ui.host.serving import keep_for_good
 from ui.replay import EventList, Replay
 from ui.view import JUMP_KINDS
 
@@ -216,4 +217,5 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
+    keep_for_good()  # the collector comes as often as in the page's process
     main()

@@ -92,15 +92,20 @@ def load_weights(name: str, progress: LoadWatch) -> Any:
 
 
 def load_for_good(name: str, *, progress: LoadWatch) -> LoadedModel:
-    """``load_weights`` in a process that is the page's alone.
-
-    What is there when a model is (libraries, weights, page) stays. The garbage collector is told so: going through all
-    of it took 0.3 s every now and then, and all answers stood still meanwhile. It also comes less often: a step and a
-    frame of charts make thousands of small values, almost all of which are gone before it could find them.
-    """
+    """``load_weights`` in a process that is the page's alone."""
     loaded = load_weights(name, progress=progress)
+    keep_for_good()
+    return loaded
+
+
+def keep_for_good() -> None:
+    """What is there now (libraries, weights, page) stays, and the garbage collector is told so.
+
+    Going through all of it took 0.3 s every now and then, and all answers stood still meanwhile. It also comes less
+    often from now on: a step and a frame of charts make thousands of small values, almost all of which are gone before
+    it could find them.
+    """
     gc.unfreeze()  # the model before this one goes
     gc.collect()
     gc.freeze()
     gc.set_threshold(YOUNG_VALUES)
-    return loaded
