@@ -2,8 +2,8 @@
 
 Three questions, each to a page that serves a busy engine: how long from an engine step to its picture in a real
 Chromium; how much of a step's time the server spends on charts with three tabs open; whether memory stays flat.
-The share is measured inside the server, with the processor time of the threads that draw: a browser on the same
-cores would only blur it.
+The share is measured inside the server, with the processor time of the threads that draw, and so is the time from a
+step to the answer that shows it: a browser on the same cores would only blur them.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import argparse
 import contextlib
 import json
 import os
-import random
 import resource
 import shutil
 import threading
@@ -20,33 +19,28 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from statistics import quantiles
 from typing import Any
 
-from micro_vllm.sampling.params import SamplingParams
-from micro_vllm.trace import EngineStarted, StepExecuted
+from tests.benchmarks.live_latency import (
+    NUM_REQUESTS,
+    LatencyFigures,
+    busy_engine,
+    executed,
+    forward_elsewhere,
+    last_step,
+    latencies_of,
+    measure_latency,
+    wall_times,
+)
 from tests.browser.support.running_page import RunningPage, page_in_process
 from tests.ui.support.looking import Tab
 from ui.charts.registry import CHARTS
 from ui.host.serving import load_for_good
 
 DEFAULT_MODEL = "SmolLM2-135M-Instruct"
-NUM_REQUESTS = 4
 NUM_TABS = 3
 TARGET_LATENCY, TARGET_SHARE, TARGET_GROWTH = 0.25, 0.05, 0.10
 CHROMIUM_FLAGS = ("--no-sandbox", "--disable-gpu", "--js-flags=--expose-gc")
-LISTEN = """() => {
-    window.pictures = [];
-    const painted = new MessageChannel(), waiting = [];
-    const now = () => (performance.timeOrigin + performance.now()) / 1000;
-    painted.port1.onmessage = () => window.pictures.push([waiting.shift(), now()]);
-    window.addEventListener('mv:drawn', ({ detail }) => {
-        if (!detail.charts) return;
-        waiting.push(detail.step);
-        requestAnimationFrame(() => painted.port2.postMessage(null));
-    });
-}"""
-"""A picture is there when the frame after its drawing is: a message sent in a frame arrives once that was painted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +58,8 @@ class ShareFigures:
     num_polls: int
     num_frames: int
     num_figures: int
+    answers: LatencyFigures
+    """From each step to the answer that shows it, in each tab."""
 
     @property
     def share(self) -> float:
@@ -72,12 +68,12 @@ class ShareFigures:
 
 @dataclass(frozen=True, slots=True)
 class BrowserFigures:
-    """One tab in Chromium. Latency in seconds, of every step that was computed in the first minute."""
+    """One tab in Chromium. The latencies are of a minute each, of all steps computed in it."""
 
-    num_steps: int
-    num_pictures: int
-    latency_p50: float
-    latency_p95: float
+    beside: LatencyFigures
+    """The engine computes on the browser's cores."""
+    apart: LatencyFigures
+    """It waits as long instead: it could be on another machine."""
     minutes: float
     heap_megabytes: tuple[float, ...]
     """Of the page's script, after garbage was collected, at equal distances; the first after the first minute."""
@@ -94,50 +90,6 @@ class BrowserFigures:
         return self.rss_megabytes[-1] / self.rss_megabytes[0] - 1
 
 
-# ---------------------------------------------------------------- an engine that never rests
-
-
-@contextlib.contextmanager
-def busy_engine(page: RunningPage, num_requests: int = NUM_REQUESTS, seed: int = 0) -> Iterator[None]:
-    """So many requests at any time, with answers of different lengths."""
-    rng = random.Random(seed)
-    over = threading.Event()
-    loop = page.loop
-    longest = loop.engine.info.max_model_len // 2
-
-    def submit() -> Any:
-        prompt = [rng.randrange(3, 250) for _ in range(rng.randint(16, min(160, longest)))]
-        params = SamplingParams(
-            max_tokens=rng.randint(40, min(200, longest)), ignore_eos=True, detokenize=False, temperature=0
-        )
-        return loop.submit({"prompt_token_ids": prompt}, params)
-
-    def feed() -> None:
-        live: list[Any] = []
-        while not over.wait(0.02):
-            live = [handle for handle in live if not handle.finished]
-            live += [submit() for _ in range(num_requests - len(live))]
-        for handle in live:
-            loop.abort(handle.request_id)
-
-    feeder = threading.Thread(target=feed, daemon=True)
-    feeder.start()
-    try:
-        yield
-    finally:
-        over.set()
-        feeder.join(30)
-
-
-def executed(page: RunningPage, since: int = 0) -> list[StepExecuted]:
-    return [e for e in page.log.since() if isinstance(e, StepExecuted) and e.step > since]
-
-
-def last_step(page: RunningPage) -> int:
-    steps = executed(page)
-    return steps[-1].step if steps else 0
-
-
 # ---------------------------------------------------------------- the server's share
 
 
@@ -145,10 +97,13 @@ def measure_share(page: RunningPage, seconds: float) -> ShareFigures:
     """Tabs that ask for all charts as often as the page's script does."""
     over = threading.Event()
     tabs = [Tab(page.live) for _ in range(NUM_TABS)]
+    seen: list[list[tuple[int, float]]] = [[] for _ in tabs]
 
-    def look(tab: Tab) -> None:
+    def look(tab: Tab, answers: list[tuple[int, float]]) -> None:
         while not over.is_set():
             answer = tab.ask()
+            if answer.get("charts"):
+                answers.append((answer["clock"]["step"], time.time()))
             over.wait(max(0.1, answer.get("again", answer.get("next", 0)) / 1000))
 
     with busy_engine(page):
@@ -156,7 +111,9 @@ def measure_share(page: RunningPage, seconds: float) -> ShareFigures:
         for tab in tabs:
             tab.ask()  # the first figures are whole, and come once
         before, first = page.live.counters(), last_step(page)
-        threads = [threading.Thread(target=look, args=(tab,), daemon=True) for tab in tabs]
+        threads = [
+            threading.Thread(target=look, args=one, daemon=True) for one in zip(tabs, seen, strict=True)
+        ]
         for thread in threads:
             thread.start()
         time.sleep(seconds)
@@ -164,6 +121,8 @@ def measure_share(page: RunningPage, seconds: float) -> ShareFigures:
         for thread in threads:
             thread.join()
         after, steps = page.live.counters(), executed(page, first)
+        moments = wall_times(page, first)
+    waits = [wait for answers in seen for wait in latencies_of(moments, answers)]
     spent = {name: after[name] - before[name] for name in after}
     return ShareFigures(
         num_tabs=NUM_TABS,
@@ -176,6 +135,7 @@ def measure_share(page: RunningPage, seconds: float) -> ShareFigures:
         num_polls=int(spent["polls"]),
         num_frames=int(spent["live_views"]),
         num_figures=int(spent["shared_figures"] + spent["own_figures"]),
+        answers=LatencyFigures.of(waits, sum(map(len, seen))),
     )
 
 
@@ -183,18 +143,16 @@ def measure_share(page: RunningPage, seconds: float) -> ShareFigures:
 
 
 def measure_browser(page: RunningPage, tab: Any, minutes: float, samples: int = 20) -> BrowserFigures:
-    """``tab``: a Playwright page that shows the charts. Latency is that of the first minute (of the first tenth, if
-    it is all over sooner). Memory is read after that: to collect garbage first stops the page."""
+    """``tab``: a Playwright page that shows the charts. Latencies are measured in the first and the last minute (a
+    tenth of the whole, if that is less). Memory is read between: to collect garbage first stops the page."""
     session = tab.context.new_cdp_session(tab)
     session.send("Performance.enable")
     warm_up = min(60.0, minutes * 6)
     heaps, sizes, nodes = [], [], []
     with busy_engine(page):
         page.wait_for(lambda health: health["running"] == NUM_REQUESTS, 60)
-        tab.evaluate(LISTEN)
-        begun, first = time.monotonic(), last_step(page)
-        tab.wait_for_timeout(1000 * warm_up)
-        steps, pictures = _wall_times(page, first), tab.evaluate("window.pictures")
+        begun = time.monotonic()
+        beside = measure_latency(page, tab, warm_up)
         for i in range(samples):
             session.send("HeapProfiler.collectGarbage")
             metrics = {m["name"]: m["value"] for m in session.send("Performance.getMetrics")["metrics"]}
@@ -204,40 +162,17 @@ def measure_browser(page: RunningPage, tab: Any, minutes: float, samples: int = 
             if i < samples - 1:
                 tab.wait_for_timeout(1000 * (60 * minutes - warm_up) / (samples - 1))
         took = time.monotonic() - begun
-    latencies = latencies_of(steps, pictures)
-    cuts = quantiles(latencies, n=100)
+        with forward_elsewhere(page):
+            tab.wait_for_timeout(2000)
+            apart = measure_latency(page, tab, warm_up)
     return BrowserFigures(
-        num_steps=len(latencies),
-        num_pictures=len(pictures),
-        latency_p50=cuts[49],
-        latency_p95=cuts[94],
+        beside=beside,
+        apart=apart,
         minutes=took / 60,
         heap_megabytes=tuple(heaps),
         rss_megabytes=tuple(sizes),
         dom_nodes=tuple(nodes),
     )
-
-
-def latencies_of(steps: dict[int, float], pictures: Sequence[Sequence[float]]) -> list[float]:
-    """Seconds from each step to the first picture that shows it or a later one; ``steps``: when each was computed."""
-    found = []
-    shown = iter(pictures)
-    picture = next(shown, None)
-    for step, moment in sorted(steps.items()):
-        while picture is not None and picture[0] < step:
-            picture = next(shown, None)
-        if picture is None:
-            break  # not drawn before the end
-        found.append(picture[1] - moment)
-    return found
-
-
-def _wall_times(page: RunningPage, since: int) -> dict[int, float]:
-    """Unix time of each step's end."""
-    events = page.log.since()
-    start = next((e for e in events if isinstance(e, EngineStarted)), None) or events[0]
-    offset = start.wall_time - start.time
-    return {e.step: e.time + offset for e in executed(page, since)}
 
 
 def _rss() -> int:
@@ -274,20 +209,28 @@ def share_lines(found: ShareFigures) -> list[str]:
         f"{100 * found.poll_seconds / found.step_seconds:.1f} %",
         f"  {found.num_frames:,} frames of {len(CHARTS)} charts, {1000 * found.chart_seconds / frames:.1f} ms each; "
         f"{found.num_figures / frames:.1f} figures a frame, {found.num_polls:,} polls",
+        f"  from an engine step to the answer that shows it: {_milliseconds(found.answers)}",
     ]
 
 
 def browser_lines(found: BrowserFigures) -> list[str]:
+    target = f"(target: under {1000 * TARGET_LATENCY:.0f} ms)"
     return [
-        f"One tab in Chromium on the same cores, {found.minutes:.1f} minutes, {found.num_steps:,} steps, "
-        f"{found.num_pictures:,} pictures:",
-        f"  from an engine step to its picture: {1000 * found.latency_p50:.0f} ms in the middle, "
-        f"{1000 * found.latency_p95:.0f} ms p95 (target: under {1000 * TARGET_LATENCY:.0f} ms)",
-        f"  browser heap {found.heap_megabytes[0]:.1f} -> {found.heap_megabytes[-1]:.1f} MB "
+        f"One tab in Chromium, from an engine step to its picture {target}:",
+        f"  the engine on the same cores: {_milliseconds(found.beside)}; {found.beside.num_pictures:,} pictures",
+        f"  its forward pass a wait of the same length, as if on another machine: {_milliseconds(found.apart)}; "
+        f"{found.apart.num_pictures:,} pictures",
+        f"{found.minutes:.1f} minutes: browser heap {found.heap_megabytes[0]:.1f} -> {found.heap_megabytes[-1]:.1f} MB "
         f"({100 * found.heap_growth:+.0f} %), server {found.rss_megabytes[0]:.0f} -> {found.rss_megabytes[-1]:.0f} MB "
         f"({100 * found.rss_growth:+.0f} %; target: under {100 * TARGET_GROWTH:.0f} %), "
         f"DOM nodes {found.dom_nodes[0]:,} -> {found.dom_nodes[-1]:,}",
     ]
+
+
+def _milliseconds(found: LatencyFigures) -> str:
+    return (
+        f"{1000 * found.p50:.0f} ms in the middle, {1000 * found.p95:.0f} ms p95 of {found.num_steps:,} steps"
+    )
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -125,6 +125,29 @@ def test_the_charts_follow_the_theme(served, open_tab, theme):
     assert (first == "#16202c") == (theme == "light")
 
 
+def test_axes_stay_where_nothing_is_drawn_on_them(served, open_tab):
+    """Empty traces are not given to Plotly, except those that alone make it draw their axes: the rows that say what
+    ran out are empty while a short answer runs in a roomy pool."""
+    tab = open_tab(served.url)
+    send(tab, "one")
+    wait_until_idle(tab)
+    asked, drawn, fewer = tab.evaluate(
+        """() => { const asked = {}, drawn = {}; let fewer = 0;
+        for (const id of ["kv-block-map", "prefix-cache", "scheduler-timeline", "step-budget", "kv-usage"]) {
+            const data = microVLLM.figure(id).figure.data, box = document.querySelector(`#${id} .mv-plot`);
+            asked[id] = [...new Set(data.flatMap(t => [t.xaxis || "x", t.yaxis || "y"]))].sort();
+            drawn[id] = ["xaxis", "yaxis"].flatMap(kind => box._fullLayout._subplots[kind]).sort();
+            fewer += data.length - box.data.length;
+        }
+        return [asked, drawn, fewer]; }"""
+    )
+    assert drawn == asked
+    assert fewer > 5
+    assert tab.locator("#step-budget .y3tick").all_text_contents() == [
+        "no tokens", "no seats", "no blocks", "preempted",
+    ]  # fmt: skip
+
+
 def test_on_a_phone_charts_are_tabs_of_full_size(served, open_tab):
     """P16, gradio #6850."""
     tab = open_tab(served.url, width=390, height=844)
