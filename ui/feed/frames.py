@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field
 from operator import ne
 from typing import Any
@@ -127,32 +127,36 @@ def _compare(old: Any, new: Any, path: list[Any], found: list[list[Any]], moves:
             if before is not value and before != value:
                 _compare(before, value, [*path, key], found, moves)
         return
-    if isinstance(old, list | tuple) and isinstance(new, list | tuple) and len(old) == len(new) > 0:
-        moved = [i for i, differs in enumerate(map(ne, old, new)) if differs]
-        if isinstance(new[0], dict | list | tuple):
-            for i in moved:
-                _compare(old[i], new[i], [*path, i], found, moves)
-            return
-        if len(moved) * 3 < len(new):
-            found.extend([[*path, i], new[i]] for i in moved)
-            return
     if isinstance(old, list | tuple) and isinstance(new, list | tuple):
-        moved_on = _moved_on(old, new, moves)
-        if moved_on is not None:
-            start, keep = moved_on
-            found.append([path, new[keep:], start, keep])
+        is_flat = not new or not isinstance(new[0], dict | list | tuple)
+        if is_flat and moves[0] and _has_moved_on(old, new, path, found, moves, moves[:1]):
+            return
+        if len(old) == len(new) > 0:
+            differing = [i for i, differs in enumerate(map(ne, old, new)) if differs]
+            if not is_flat:
+                for i in differing:
+                    _compare(old[i], new[i], [*path, i], found, moves)
+                return
+            if len(differing) * 3 < len(new):
+                found.extend([[*path, i], new[i]] for i in differing)
+                return
+        if _has_moved_on(old, new, path, found, moves, range(MOST_MOVED)):
             return
     found.append([path, new])
 
 
-def _moved_on(old: Any, new: Any, moves: list[int]) -> tuple[int, int] | None:
-    """(start, keep) such that ``new`` begins with ``old[start : start + keep]``, where that is most of it."""
+def _has_moved_on(
+    old: Any, new: Any, path: list[Any], found: list[list[Any]], moves: list[int], starts: Iterable[int]
+) -> bool:
+    """Notes the change if ``new`` begins with ``old[start : start + keep]``, where that is most of it."""
     size = len(new)
     least = size * 2 // 3 + 1  # the newest values are still changing
     if size < SHORTEST_WINDOW:
-        return None
-    for start in (moves[0], *range(min(MOST_MOVED, len(old) - least + 1))):
-        if len(old) - start < least or old[start] != new[0] or old[start : start + least] != new[:least]:
+        return False
+    for start in starts:
+        if len(old) - start < least:
+            break
+        if old[start] != new[0] or old[start : start + least] != new[:least]:
             continue
         keep, most = least, min(len(old) - start, size)
         while keep < most:
@@ -162,5 +166,6 @@ def _moved_on(old: Any, new: Any, moves: list[int]) -> tuple[int, int] | None:
             else:
                 most = middle - 1
         moves[0] = start
-        return start, keep
-    return None
+        found.append([path, new[keep:], start, keep])
+        return True
+    return False
