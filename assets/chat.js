@@ -6,7 +6,7 @@
   const MAX_VERSIONS = 32, MAX_TEXT = 1000000;
   const SAVE_AFTER = 400;
   const $ = (id) => document.getElementById(id);
-  const { chatStore: store, randomId } = window.microVLLM;
+  const { chatStore: store, randomId, setText } = window.microVLLM;
 
   let parts = null, view = null, runs = null;
   let chat = newChat("chat"), saveTimer = 0;
@@ -14,12 +14,6 @@
   function newChat(mode) { return { id: randomId(), mode, turns: [] }; }
 
   function box() { return document.querySelector("#prompt textarea"); }
-
-  function setText(field, text) {
-    if (!field) return;
-    field.value = text;
-    field.dispatchEvent(new Event("input", { bubbles: true }));
-  }
 
   function lastTurn() { return chat.turns[chat.turns.length - 1]; }
 

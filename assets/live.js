@@ -261,6 +261,7 @@
     window.microVLLM.look(element.querySelector("[data-theme-toggle]"), pollSoon);
     window.microVLLM.rooms(element);
     window.microVLLM.followChat();
+    window.microVLLM.keepDrafts();
     document.addEventListener("visibilitychange", () => { if (!document.hidden) pollSoon(); });
     document.addEventListener("scroll", awaken, { capture: true, passive: true });
     for (const kind of ["pointerup", "keyup"]) document.addEventListener(kind, awaken, { passive: true });

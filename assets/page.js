@@ -9,6 +9,13 @@
     else requestAnimationFrame(() => whenThere(selector, then));
   }
 
+  // As if it had been typed: Gradio takes notice of it.
+  function setText(field, text) {
+    if (!field) return;
+    field.value = text;
+    field.dispatchEvent(new Event("input", { bubbles: true }));
+  }
+
   // ---------------------------------------------------------------- light and dark
 
   // The choice is kept. Gradio follows the system, or an address with __theme; it has its say before.
@@ -111,5 +118,6 @@
       button.addEventListener("click", () => room(button.dataset.room));
   }
 
-  window.microVLLM = Object.assign(window.microVLLM || {}, { room, rooms, look, fold, tooltips, followChat, keepAtEnd });
+  window.microVLLM = Object.assign(window.microVLLM || {}, { room, rooms, look, fold, tooltips, followChat, keepAtEnd,
+    whenThere, setText });
 })();

@@ -38,6 +38,7 @@ ICON = (
 SCRIPTS = (
     "page.js",
     "shortcuts.js",
+    "drafts.js",
     "live.js",
     "focus.js",
     "clock.js",

@@ -57,6 +57,30 @@ def test_a_reload_keeps_chat_draft_and_system_prompt_and_the_chat_goes_on(served
     assert len(document(tab)["turns"]) == 6
 
 
+def test_a_reload_keeps_what_was_typed_into_the_other_rooms(served, open_tab):
+    typed = {
+        "compare-prompt": "which is <b>better</b>?",
+        "compare-a-system-prompt": "Be brief.",
+        "compare-b-system-prompt": "Be long.",
+        "workload-lines": "one\ntwo",
+        "tokenizer-input": "some words",
+    }
+    tab = open_tab(served.url, expect_offline=True)
+    values = f"{list(typed)}.map(id => document.querySelector('#' + id + ' textarea').value)"
+    tab.wait_for_function(f"{list(typed)}.every(id => document.querySelector('#' + id + ' textarea'))")
+    for id_, text in typed.items():
+        tab.evaluate(
+            "([id, text]) => microVLLM.setText(document.querySelector('#' + id + ' textarea'), text)",
+            [id_, text],
+        )
+    for _ in range(2):  # also if nothing was typed between
+        reload(tab)
+        tab.wait_for_function(f"{values}.every((text, i) => text === {json.dumps(list(typed.values()))}[i])")
+    other = open_tab(served.url)
+    other.wait_for_function(f"{list(typed)}.every(id => document.querySelector('#' + id + ' textarea'))")
+    assert other.evaluate(values) == [""] * len(typed)
+
+
 def test_two_tabs_of_one_browser_have_chats_of_their_own(served, open_tab):
     """P19, gradio #3824, #9983: also where they share the browser's storage."""
     one = open_tab(served.url, expect_offline=True)
