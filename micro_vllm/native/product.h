@@ -73,10 +73,14 @@ inline void norm_and_quantize(Team& team, const float* x, const float* weight, i
 }
 
 // MR rows of x times 32 outputs; store(row, column, first 16 outputs, last 16 outputs).
+//
+// The first rows of a pair also ask for the weights of the next: the processor's own look-ahead ends with a page. They are
+// read once a step, so the hint tells the caches not to keep them for long (behind the last pair it asks in vain).
 template <int MR, class Store>
 inline void tile(const Matrix& w, int64_t pair, Rows x, int64_t row, Store&& store) {
   const int64_t groups = w.cols / kGroup;
   const int8_t *w0 = w.data + 2 * pair * w.cols * 16, *w1 = w0 + w.cols * 16;
+  const int8_t* next = w0 + kColumns * w.cols;
   const int64_t first = 2 * pair * groups * 16, second = first + groups * 16;
   const uint8_t* rows[MR];
   __m512 sum0[MR], sum1[MR];
@@ -93,6 +97,10 @@ inline void tile(const Matrix& w, int64_t pair, Rows x, int64_t row, Store&& sto
       dot1[i] = offset1;
     });
     for (int64_t k = g * kGroup; k < (g + 1) * kGroup; k += 4) {
+      if (row == 0) {
+        _mm_prefetch(next + k * kColumns, _MM_HINT_NTA);
+        _mm_prefetch(next + k * kColumns + 64, _MM_HINT_NTA);
+      }
       const __m512i a0 = _mm512_loadu_si512(w0 + k * 16), a1 = _mm512_loadu_si512(w1 + k * 16);
       each<MR>(EACH(i) {
         const __m512i b = _mm512_set1_epi32(*reinterpret_cast<const int32_t*>(rows[i] + k));
