@@ -8,6 +8,7 @@ Source: https://arxiv.org/abs/2309.06180 (paged attention), vLLM's hybrid KV cac
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -82,14 +83,17 @@ class AttentionContext:
         self.groups = groups
         self.metadata = metadata
         self.operator = operator
-        # layer -> (group index, cache tensor k)
-        self._homes = {
+        self._prepared: list[Any] = [None] * len(groups)
+
+    @cached_property
+    def _homes(self) -> dict[int, tuple[int, int]]:
+        """Layer -> (group index, cache tensor k). Made when the first layer asks: native kernels do not."""
+        return {
             layer: (index, k)
-            for index, group in enumerate(groups)
+            for index, group in enumerate(self.groups)
             for k, layer in enumerate(group.layer_ids)
             if layer >= 0
         }
-        self._prepared: list[Any] = [None] * len(groups)
 
     def attend(
         self,

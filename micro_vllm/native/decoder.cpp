@@ -23,6 +23,7 @@ struct Model {
   int64_t hidden, intermediate, heads, kv_heads, dim, num_layers;
   float eps, scale;
   const Layer* layers;
+  const bf16* embedding;  // (vocabulary, hidden)
 };
 
 struct Group {
@@ -33,9 +34,9 @@ struct Group {
 
 struct Batch {
   int64_t num_tokens, num_tasks, num_parts, block_size;
-  const int64_t *positions, *request;  // (T); request: row of the tables
+  const int64_t *token_ids, *positions, *request;  // (T); request: row of the tables
   const int64_t* task_start;           // (num_tasks + 1): tokens of a task, of one request, at most kQueries
-  const float *cos, *sin;              // (T, D / 2)
+  const float *cos, *sin;              // (all positions so far, D / 2)
   const Group* groups;
 };
 
@@ -92,7 +93,8 @@ void turn_head(const Model& m, const Layer& layer, const Batch& b, const Scratch
   const float* norm = head < m.heads ? layer.q_norm : layer.k_norm;
   alignas(64) float normed[kMaxDim];
   if (norm) rms_norm(x, norm, m.dim, m.eps, normed);
-  rotate(norm ? normed : x, b.cos + t * (m.dim / 2), b.sin + t * (m.dim / 2), m.dim, out);
+  const int64_t at = b.positions[t] * (m.dim / 2);
+  rotate(norm ? normed : x, b.cos + at, b.sin + at, m.dim, out);
 }
 
 // Key and value of token t, kv head `head`, into the cache.
@@ -198,6 +200,13 @@ const float* attend_all(Team& team, const Model& m, const Layer& layer, const Ba
   }
 }
 
+void embed(Team& team, const Model& m, const Batch& b, float* hidden) {
+  team.share(b.num_tokens, [&](int64_t t) {
+    const bf16* row = m.embedding + b.token_ids[t] * m.hidden;
+    for (int64_t i = 0; i < m.hidden; i += 16) _mm512_storeu_ps(hidden + t * m.hidden + i, load_bf16(row + i));
+  });
+}
+
 void run_layer(Team& team, const Model& m, const Layer& layer, const Batch& b, const Scratch& s, float* hidden) {
   const int64_t tokens = b.num_tokens, width = (m.heads + 2 * m.kv_heads) * m.dim;
   auto add_to_hidden = [=](int64_t t, int64_t column, __m512 x, __m512 y) {
@@ -232,7 +241,7 @@ int64_t mv_scratch_bytes(const Model* model, int64_t tokens, int64_t parts, int6
   return carve(*model, tokens, parts, threads, 0, nullptr, &s);
 }
 
-// hidden (T, hidden) float32 is embedded tokens on entry, the last layer's output on return.
+// hidden (T, hidden) float32 is what the last layer puts out.
 void mv_decode(const Model* model, const Batch* batch, float* hidden, char* scratch, int64_t threads) {
   Meeting meeting;
 #pragma omp parallel num_threads(threads)
@@ -240,6 +249,7 @@ void mv_decode(const Model* model, const Batch* batch, float* hidden, char* scra
     Team team(meeting, omp_get_thread_num(), omp_get_num_threads(), batch->num_tokens <= kAlone);
     Scratch s;
     carve(*model, batch->num_tokens, batch->num_parts, threads, team.id, scratch, &s);
+    embed(team, *model, *batch, hidden);
     for (int64_t l = 0; l < model->num_layers; ++l) run_layer(team, *model, model->layers[l], *batch, s, hidden);
   }
 }

@@ -5,15 +5,17 @@
 
 namespace micro_vllm {
 
-struct Draws {  // N rows
-  const float* logits;  // row r begins at logits + r * stride
+struct Draws {  // n of N rows
+  const float* logits;         // row r begins at logits + r * stride
   int64_t stride, vocabulary;
-  const int64_t *rows, *likeliest;  // (N): index of the row, token id of its maximum
-  const float* temperature;         // (N)
-  const int64_t* top_k;             // (N), 0 is off
-  const double *top_p, *min_p;      // (N), 1 and 0 are off; these and top_k are null in plain draws
-  const int64_t *seeds, *output_index;
-  int64_t count;
+  const int64_t* rows;         // (n)
+  int64_t* tokens;             // (N), token ids: of the maxima on entry, what was drawn on return
+  const float* temperature;    // (n)
+  const int64_t* top_k;        // (n), 0 is off
+  const double *top_p, *min_p; // (n), 1 and 0 are off; these and top_k are null in plain draws
+  const int64_t* seeds;        // (n)
+  const int64_t* output_index; // (N)
+  int64_t count;               // n
 };
 
 }  // namespace micro_vllm

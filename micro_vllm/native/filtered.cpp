@@ -136,17 +136,17 @@ int64_t draw(const Row& row, int64_t top_k, double top_p, double min_p, uint64_t
 
 }  // namespace
 
-// out: (N) token ids.
-extern "C" void mv_draw_filtered(const Draws* draws, int64_t* out, int64_t threads) {
+extern "C" void mv_draw_filtered(const Draws* draws, int64_t threads) {
   const Draws& d = *draws;
 #pragma omp parallel num_threads(d.count > 1 ? threads : 1)
   {
     std::vector<Candidate> found;
 #pragma omp for schedule(dynamic, 1)
     for (int64_t i = 0; i < d.count; ++i) {
-      const float* logits = d.logits + d.rows[i] * d.stride;
-      const Row row{logits, d.vocabulary, logits[d.likeliest[i]], d.temperature[i]};
-      out[i] = draw(row, d.top_k[i], d.top_p[i], d.min_p[i], key_of(d.seeds[i], d.output_index[i]), found);
+      const int64_t r = d.rows[i];
+      const float* logits = d.logits + r * d.stride;
+      const Row row{logits, d.vocabulary, logits[d.tokens[r]], d.temperature[i]};
+      d.tokens[r] = draw(row, d.top_k[i], d.top_p[i], d.min_p[i], key_of(d.seeds[i], d.output_index[r]), found);
     }
   }
 }

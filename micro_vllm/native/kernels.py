@@ -52,6 +52,7 @@ class Model(ctypes.Structure):
         ("eps", c_float),
         ("scale", c_float),
         ("layers", POINTER(Layer)),
+        ("embedding", c_void_p),
     )
 
 
@@ -65,6 +66,7 @@ class Batch(ctypes.Structure):
         ("num_tasks", c_int64),
         ("num_parts", c_int64),
         ("block_size", c_int64),
+        ("token_ids", c_void_p),
         ("positions", c_void_p),
         ("request", c_void_p),
         ("task_start", c_void_p),
@@ -82,7 +84,7 @@ class Draws(ctypes.Structure):
         ("stride", c_int64),
         ("vocabulary", c_int64),
         ("rows", c_void_p),
-        ("likeliest", c_void_p),
+        ("tokens", c_void_p),
         ("temperature", c_void_p),
         ("top_k", c_void_p),
         ("top_p", c_void_p),
@@ -120,9 +122,9 @@ def declare(library: ctypes.CDLL) -> ctypes.CDLL:
     library.mv_maxima.restype = None
     library.mv_logprobs.argtypes = (POINTER(Listing), c_void_p, c_void_p, c_void_p, c_void_p, c_int64)
     library.mv_logprobs.restype = None
-    library.mv_draw.argtypes = (POINTER(Draws), c_void_p, c_int64)
+    library.mv_draw.argtypes = (POINTER(Draws), c_int64)
     library.mv_draw.restype = None
-    library.mv_draw_filtered.argtypes = (POINTER(Draws), c_void_p, c_int64)
+    library.mv_draw_filtered.argtypes = (POINTER(Draws), c_int64)
     library.mv_draw_filtered.restype = None
     return library
 

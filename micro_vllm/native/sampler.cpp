@@ -19,10 +19,10 @@
 
 using namespace micro_vllm;
 
-struct Listing {  // N rows
+struct Listing {  // n of N rows
   const float* logits;
   int64_t stride, vocabulary, valid;  // ids from `valid` on only count in the sum
-  const int64_t *rows, *sampled;      // (N)
+  const int64_t *rows, *sampled;      // (n), (N)
   int64_t count, most;                // most: how many of the likeliest are listed
 };
 
@@ -138,8 +138,8 @@ std::pair<float, int64_t> list_row(const Listing& l, const float* x, int64_t sam
 
 }  // namespace
 
-// Log-softmax of N rows at the sampled token, its rank among the valid ids, and the likeliest `most` valid ones.
-// ids and values: (N, most); of_sampled and ranks: (N). `most` is at most `valid`.
+// Log-softmax of n rows at the sampled token, its rank among the valid ids, and the likeliest `most` valid ones.
+// ids and values: (n, most); of_sampled and ranks: (n). `most` is at most `valid`.
 extern "C" void mv_logprobs(const Listing* listing, int64_t* ids, float* values, float* of_sampled, int64_t* ranks,
                             int64_t threads) {
   const Listing& l = *listing;
@@ -149,7 +149,7 @@ extern "C" void mv_logprobs(const Listing* listing, int64_t* ids, float* values,
     const float top = maximum(x, l.vocabulary);
     float log_sum = 0;
     const Likeliest likeliest{ids + i * l.most, values + i * l.most, l.most, 0};
-    std::tie(of_sampled[i], ranks[i]) = list_row(l, x, l.sampled[i], top, log_sum, likeliest);
+    std::tie(of_sampled[i], ranks[i]) = list_row(l, x, l.sampled[l.rows[i]], top, log_sum, likeliest);
     for (int64_t k = 0; k < l.most; ++k) values[i * l.most + k] = values[i * l.most + k] - top - log_sum;
   }
 }
@@ -186,17 +186,17 @@ extern "C" void mv_maxima(const float* logits, int64_t stride, int64_t vocabular
   }
 }
 
-// out: (N) token ids. Few rows are cut into parts, so that all threads have work; equals go to the smaller id.
-extern "C" void mv_draw(const Draws* draws, int64_t* out, int64_t threads) {
+// Few rows are cut into parts, so that all threads have work; equals go to the smaller id.
+extern "C" void mv_draw(const Draws* draws, int64_t threads) {
   const Draws& d = *draws;
   const int64_t parts = d.count < threads ? threads : 1, length = (d.vocabulary + parts - 1) / parts;
   std::vector<Best> found(d.count * parts);
 #pragma omp parallel for num_threads(threads) schedule(static)
   for (int64_t item = 0; item < d.count * parts; ++item) {
-    const int64_t i = item / parts, first = item % parts * length;
-    const float* logits = d.logits + d.rows[i] * d.stride;
-    const Race race{logits, logits[d.likeliest[i]], d.temperature[i], key_of(d.seeds[i], d.output_index[i])};
-    found[item] = race.run(d.likeliest[i], first, std::min(first + length, d.vocabulary));
+    const int64_t i = item / parts, first = item % parts * length, r = d.rows[i], likeliest = d.tokens[r];
+    const float* logits = d.logits + r * d.stride;
+    const Race race{logits, logits[likeliest], d.temperature[i], key_of(d.seeds[i], d.output_index[r])};
+    found[item] = race.run(likeliest, first, std::min(first + length, d.vocabulary));
   }
   for (int64_t i = 0; i < d.count; ++i) {
     Best best = found[i * parts];
@@ -204,6 +204,6 @@ extern "C" void mv_draw(const Draws* draws, int64_t* out, int64_t threads) {
       const Best& other = found[i * parts + p];
       if (other.score > best.score || (other.score == best.score && other.token < best.token)) best = other;
     }
-    out[i] = best.token;
+    d.tokens[d.rows[i]] = best.token;
   }
 }

@@ -3,127 +3,139 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass
 
+import numpy as np
 import torch
 
 from micro_vllm.native import kernels
 from micro_vllm.native.kernels import address
 from micro_vllm.sampling.logprobs import RowLogprobs, list_logprobs
+from micro_vllm.sampling.settings import Asking, Race
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Listed:
+    """Where log-probabilities of n rows go."""
+
+    listing: kernels.Listing
+    ids: torch.Tensor  # (n, most) int64
+    values: torch.Tensor  # (n, most) float32
+    of_sampled: torch.Tensor  # (n,) float32
+    ranks: torch.Tensor  # (n,) int64
 
 
 class NativeSampling:
-    """The ``SamplingKernels`` of a sampler: for float32 on the CPU, each row whole in memory."""
+    """The ``SamplingKernels`` of a sampler: for float32 on the CPU, each row whole in memory.
+
+    Structures and results of the last step are used again for one like it: making them costs more than some kernels.
+    """
 
     def __init__(self, library: ctypes.CDLL) -> None:
         self._library = library
+        self._maxima, self._ids = torch.empty(0), torch.empty(0, dtype=torch.int64)
+        self._draws: dict[bool, tuple[Race, kernels.Draws]] = {}
+        """The last race without filters, and the last with."""
+        self._listed: tuple[Asking, int, _Listed] | None = None
 
     def maxima(self, logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """(N,) of each row of (N, V), NaN where there is one; and (N,) int64, the first id that has it."""
+        """(N,) of each row of (N, V), NaN where there is one; and (N,) int64, the first id that has it.
+
+        Both are valid until the next call.
+        """
         _check(logits)
-        maxima = torch.empty(len(logits))
-        ids = torch.empty(len(logits), dtype=torch.int64)
+        count, vocabulary = logits.shape
+        if self._ids.numel() != count:
+            self._maxima, self._ids = torch.empty(count), torch.empty(count, dtype=torch.int64)
         self._library.mv_maxima(
             logits.data_ptr(),
             logits.stride(0),
-            logits.shape[1],
-            len(logits),
-            address(maxima),
-            address(ids),
+            vocabulary,
+            count,
+            self._maxima.data_ptr(),
+            self._ids.data_ptr(),
             torch.get_num_threads(),
         )
-        return maxima, ids
+        return self._maxima, self._ids
 
-    def draw(
-        self,
-        logits: torch.Tensor,
-        rows: torch.Tensor,
-        likeliest: torch.Tensor,
-        temperature: torch.Tensor,
-        seeds: torch.Tensor,
-        output_index: torch.Tensor,
-    ) -> torch.Tensor:
-        """(n,) int64 token ids: ``draw_unfiltered``, but without the noise of those who cannot win.
+    def draw(self, logits: torch.Tensor, tokens: torch.Tensor, race: Race, output_index: np.ndarray) -> None:
+        """Overwrite ``tokens`` in the rows of the race: what PyTorch's draws would be, but without the noise of tokens
+        that cannot win.
 
         Args:
             logits: (N, V), neither shifted nor scaled; finite maxima.
-            rows, likeliest: (n,) int64, which rows to draw from, and the ids of their maxima.
-            temperature: (n,) float32.  seeds, output_index: (n,) int64.
+            tokens: (N,) int64, on entry the ids of the maxima.
+            output_index: (N,) int64.
         """
-        columns = (rows, likeliest, temperature, None, None, None, seeds, output_index)
-        return self._draw(self._library.mv_draw, logits, columns)
-
-    def draw_filtered(
-        self,
-        logits: torch.Tensor,
-        rows: torch.Tensor,
-        likeliest: torch.Tensor,
-        temperature: torch.Tensor,
-        top_k: torch.Tensor,
-        top_p: torch.Tensor,
-        min_p: torch.Tensor,
-        seeds: torch.Tensor,
-        output_index: torch.Tensor,
-    ) -> torch.Tensor:
-        """(n,) int64 token ids: what the ``draw_filtered`` of PyTorch draws; arguments like those of ``draw``.
-
-        top_k: (n,) int64.  top_p, min_p: (n,) float64.
-        """
-        columns = (rows, likeliest, temperature, top_k, top_p, min_p, seeds, output_index)
-        return self._draw(self._library.mv_draw_filtered, logits, columns)
-
-    def _draw(
-        self, kernel: Any, logits: torch.Tensor, columns: tuple[torch.Tensor | None, ...]
-    ) -> torch.Tensor:
-        """``columns``: (n,) each, in the order of ``kernels.Draws``."""
         _check(logits)
-        rows, _, temperature, _, top_p, min_p, *_ = columns
-        assert rows is not None
-        assert temperature is not None
-        assert temperature.dtype == torch.float32
-        assert all(column is None or column.dtype == torch.float64 for column in (top_p, min_p))
-        drawn = torch.empty_like(rows)
-        draws = kernels.Draws(
-            logits.data_ptr(), logits.stride(0), logits.shape[1], *map(address, columns), len(rows)
-        )
-        kernel(draws, address(drawn), torch.get_num_threads())
-        return drawn
+        is_filtered = race.filters is not None
+        known = self._draws.get(is_filtered)
+        if known is None or known[0] is not race:
+            known = self._draws[is_filtered] = (race, _draws_of(race))
+        draws = known[1]
+        draws.logits, draws.stride, draws.vocabulary = logits.data_ptr(), logits.stride(0), logits.shape[1]
+        index = torch.from_numpy(output_index)
+        draws.output_index, draws.tokens = address(index), address(tokens)
+        kernel = self._library.mv_draw_filtered if is_filtered else self._library.mv_draw
+        kernel(draws, torch.get_num_threads())
 
     def logprobs(
-        self,
-        logits: torch.Tensor,
-        rows: torch.Tensor,
-        sampled: torch.Tensor,
-        num_logprobs: Sequence[int],
-        num_valid_ids: int,
+        self, logits: torch.Tensor, tokens: torch.Tensor, asking: Asking, num_valid_ids: int
     ) -> list[RowLogprobs]:
-        """What ``gather_logprobs`` says of (n,) ``rows`` of (N, V), whose sampled ids are (n,)."""
+        """What ``gather_logprobs`` says of the rows of (N, V) that ask, whose sampled ids are among (N,) ``tokens``."""
         _check(logits)
-        most = min(max(num_logprobs), num_valid_ids)
-        ids = torch.empty(len(rows), most, dtype=torch.int64)
-        values = torch.empty(len(rows), most)
-        of_sampled = torch.empty(len(rows))
-        ranks = torch.empty_like(rows)
-        listing = kernels.Listing(
+        if self._listed is None or self._listed[0] is not asking or self._listed[1] != num_valid_ids:
+            self._listed = (asking, num_valid_ids, _listed_of(asking, num_valid_ids))
+        listed = self._listed[2]
+        listing = listed.listing
+        listing.logits, listing.stride, listing.vocabulary = (
             logits.data_ptr(),
             logits.stride(0),
             logits.shape[1],
-            min(num_valid_ids, logits.shape[1]),
-            address(rows),
-            address(sampled),
-            len(rows),
-            most,
         )
+        listing.valid, listing.sampled = min(num_valid_ids, logits.shape[1]), address(tokens)
         self._library.mv_logprobs(
             listing,
-            address(ids),
-            address(values),
-            address(of_sampled),
-            address(ranks),
+            address(listed.ids),
+            address(listed.values),
+            address(listed.of_sampled),
+            address(listed.ranks),
             torch.get_num_threads(),
         )
-        return list_logprobs(num_logprobs, sampled, of_sampled, ranks, ids, values)
+        return list_logprobs(
+            asking.num_logprobs,
+            tokens if asking.is_all else tokens[asking.rows],
+            listed.of_sampled,
+            listed.ranks,
+            listed.ids,
+            listed.values,
+        )
+
+
+def _draws_of(race: Race) -> kernels.Draws:
+    filters = race.filters
+    assert race.temperature.dtype == torch.float32
+    draws = kernels.Draws(
+        rows=address(race.rows),
+        temperature=address(race.temperature),
+        seeds=address(race.seeds),
+        count=race.rows.numel(),
+    )
+    if filters is not None:
+        assert filters.top_p.dtype == filters.min_p.dtype == torch.float64
+        draws.top_k, draws.top_p, draws.min_p = map(address, (filters.top_k, filters.top_p, filters.min_p))
+    return draws
+
+
+def _listed_of(asking: Asking, num_valid_ids: int) -> _Listed:
+    count, most = asking.rows.numel(), min(max(asking.num_logprobs), num_valid_ids)
+    return _Listed(
+        kernels.Listing(rows=address(asking.rows), count=count, most=most),
+        ids=torch.empty(count, most, dtype=torch.int64),
+        values=torch.empty(count, most),
+        of_sampled=torch.empty(count),
+        ranks=torch.empty(count, dtype=torch.int64),
+    )
 
 
 def _check(logits: torch.Tensor) -> None:

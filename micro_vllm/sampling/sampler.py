@@ -9,7 +9,7 @@ asks for: a batch of greedy rows is one maximum over its logits.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -18,10 +18,8 @@ import torch
 
 from micro_vllm.sampling.constraints import ConstrainedRow, apply_constraints
 from micro_vllm.sampling.logprobs import RowLogprobs, gather_logprobs
-from micro_vllm.sampling.params import GREEDY_TEMPERATURE
+from micro_vllm.sampling.settings import Asking, Needs, Race, SamplingSettings, needs_of
 from micro_vllm.sampling.truncation import draw_filtered, draw_unfiltered
-
-NO_LOGPROBS = -1
 
 _NOT_FINITE = "the model's logits are not finite (NaN, +inf, or -inf everywhere)"
 _NOTHING_LEFT = (
@@ -32,22 +30,12 @@ _NOTHING_LEFT = (
 
 @dataclass(frozen=True, slots=True)
 class SamplingMetadata:
-    """Settings of the N rows that draw a token in this step, as columns."""
+    """What the N rows that draw a token in this step ask for."""
 
-    temperature: np.ndarray
-    """(N,) float64"""
-    top_k: np.ndarray
-    """(N,) int64, 0 is off"""
-    top_p: np.ndarray
-    """(N,) float64, 1 is off"""
-    min_p: np.ndarray
-    """(N,) float64, 0 is off"""
-    seeds: np.ndarray
-    """(N,) int64"""
+    settings: SamplingSettings
+    """Best the same object as long as the same requests draw."""
     output_index: np.ndarray
     """(N,) int64 index of the token to draw among its request's outputs"""
-    num_logprobs: np.ndarray
-    """(N,) int64; NO_LOGPROBS where none are asked for, 0 for the sampled token's only"""
     constrained: Sequence[ConstrainedRow] = ()
     """The rows with masks, biases or penalties."""
 
@@ -67,59 +55,38 @@ class SamplingKernels(Protocol):
     def maxima(self, logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]: ...
 
     def draw(
-        self,
-        logits: torch.Tensor,
-        rows: torch.Tensor,
-        likeliest: torch.Tensor,
-        temperature: torch.Tensor,
-        seeds: torch.Tensor,
-        output_index: torch.Tensor,
-    ) -> torch.Tensor: ...
-
-    def draw_filtered(
-        self,
-        logits: torch.Tensor,
-        rows: torch.Tensor,
-        likeliest: torch.Tensor,
-        temperature: torch.Tensor,
-        top_k: torch.Tensor,
-        top_p: torch.Tensor,
-        min_p: torch.Tensor,
-        seeds: torch.Tensor,
-        output_index: torch.Tensor,
-    ) -> torch.Tensor: ...
+        self, logits: torch.Tensor, tokens: torch.Tensor, race: Race, output_index: np.ndarray
+    ) -> None: ...
 
     def logprobs(
-        self,
-        logits: torch.Tensor,
-        rows: torch.Tensor,
-        sampled: torch.Tensor,
-        num_logprobs: Sequence[int],
-        num_valid_ids: int,
+        self, logits: torch.Tensor, tokens: torch.Tensor, asking: Asking, num_valid_ids: int
     ) -> list[RowLogprobs]: ...
 
 
 class Sampler:
-    """Draws tokens. Keeps nothing from one step to the next."""
+    """Draws tokens. Keeps nothing from one step to the next but what follows from the settings."""
 
     def __init__(self, num_valid_ids: int, kernels: SamplingKernels | None = None) -> None:
         """``num_valid_ids``: ids from here on only pad the vocabulary and are never drawn."""
         self.num_valid_ids = num_valid_ids
         self._kernels = kernels
+        self._last: tuple[SamplingSettings, Needs] | None = None
 
     def sample(self, logits: torch.Tensor, metadata: SamplingMetadata) -> SamplerOutput:
         """One token for every row.
 
         Args:
             logits: (N, V) in any float type, straight from the model; left unchanged.
-            metadata: columns of N rows.
+            metadata: of N rows.
 
         A row whose logits are not numbers, or whose masks leave nothing to draw, ends up in ``failed``;
         the others are not affected.
         """
-        if not len(logits):
+        if not logits.shape[0]:
             return SamplerOutput(token_ids=[])
-        valid = logits[:, : self.num_valid_ids]  # (N, V') views, no copy
+        valid = logits  # (N, V')
+        if logits.shape[1] > self.num_valid_ids:
+            valid = logits[:, : self.num_valid_ids]  # a view, no copy
         maxima, tokens = self._maxima(valid)  # (N,) the maximum is NaN or infinite if anything is wrong
         failed = dict.fromkeys(_not_finite(maxima), _NOT_FINITE)
         if metadata.constrained:
@@ -128,21 +95,15 @@ class Sampler:
             maxima, tokens = self._maxima(valid)
             for row in _not_finite(maxima):
                 failed.setdefault(row, _NOTHING_LEFT)
-        # top_k = 1 leaves the maximum alone in the race.
-        random = (metadata.temperature >= GREEDY_TEMPERATURE) & (metadata.top_k != 1)
-        random[list(failed)] = False
-        if random.any():
-            self._draw(valid, maxima, tokens, metadata, np.flatnonzero(random))
-        asking = [row for row in np.flatnonzero(metadata.num_logprobs >= 0).tolist() if row not in failed]
-        logprobs = {}
-        if asking:
-            counts = metadata.num_logprobs[asking].tolist()
+        needs = self._needs(metadata.settings, valid, failed)
+        for race in needs.races:
             if self._kernels is not None:
-                rows = torch.tensor(asking)
-                gathered = self._kernels.logprobs(logits, rows, tokens[rows], counts, self.num_valid_ids)
+                self._kernels.draw(valid, tokens, race, metadata.output_index)
             else:
-                gathered = gather_logprobs(logits[asking].float(), tokens[asking], counts, self.num_valid_ids)
-            logprobs = dict(zip(asking, gathered, strict=True))
+                _draw(valid, maxima, tokens, race, metadata.output_index)
+        logprobs: Mapping[int, RowLogprobs] = {}
+        if needs.asking is not None:
+            logprobs = self._logprobs(logits, tokens, needs.asking)
         return SamplerOutput(tokens.tolist(), logprobs, failed)
 
     def _maxima(self, logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -154,47 +115,44 @@ class Sampler:
         ids = torch.from_numpy(logits.numpy().argmax(axis=-1))  # several times as fast as torch's
         return logits.gather(1, ids[:, None])[:, 0], ids
 
-    def _draw(
-        self,
-        logits: torch.Tensor,
-        maxima: torch.Tensor,
-        tokens: torch.Tensor,
-        metadata: SamplingMetadata,
-        rows: np.ndarray,
-    ) -> None:
-        """Overwrite ``tokens`` in ``rows`` with draws at their temperature."""
-        vocabulary = logits.shape[1]
-        top_k = np.where(metadata.top_k >= vocabulary, 0, metadata.top_k)
-        filtered = (top_k > 0) | (metadata.top_p < 1) | (metadata.min_p > 0)
+    def _needs(self, settings: SamplingSettings, valid: torch.Tensor, failed: Collection[int]) -> Needs:
+        if failed:
+            return needs_of(settings, valid.shape[1], valid.device, without=failed)
+        if self._last is None or self._last[0] is not settings:
+            self._last = (settings, needs_of(settings, valid.shape[1], valid.device))
+        return self._last[1]
 
-        def column(values: np.ndarray) -> torch.Tensor:
-            return torch.from_numpy(values[part]).to(logits.device)
+    def _logprobs(self, logits: torch.Tensor, tokens: torch.Tensor, asking: Asking) -> dict[int, RowLogprobs]:
+        if self._kernels is not None:
+            found = self._kernels.logprobs(logits, tokens, asking, self.num_valid_ids)
+        else:
+            rows = asking.rows
+            found = gather_logprobs(
+                logits[rows].float(), tokens[rows], asking.num_logprobs, self.num_valid_ids
+            )
+        return dict(zip(asking.rows.tolist(), found, strict=True))
 
-        for part, is_filtered in ((rows[~filtered[rows]], False), (rows[filtered[rows]], True)):
-            if not len(part):
-                continue
-            at = torch.from_numpy(part).to(logits.device)
-            whole = len(part) == len(logits)
-            # float32's largest number at most: a masked -inf over an infinite temperature would be NaN, and win.
-            temperature = column(np.minimum(metadata.temperature, torch.finfo(torch.float32).max)).float()
-            seeds, output_index = column(metadata.seeds), column(metadata.output_index)
-            if self._kernels is not None:
-                row = (logits, at, tokens[at], temperature)
-                if is_filtered:
-                    filters = (column(top_k), column(metadata.top_p), column(metadata.min_p))
-                    tokens[at] = self._kernels.draw_filtered(*row, *filters, seeds, output_index)
-                else:
-                    tokens[at] = self._kernels.draw(*row, seeds, output_index)
-                continue
-            # Shifted by the maximum first, so that a tiny temperature cannot overflow.
-            scaled = (logits if whole else logits[at]).float() - maxima[at, None].float()  # (n, V')
-            scaled /= temperature[:, None]
-            if is_filtered:
-                top_p, min_p = column(metadata.top_p), column(metadata.min_p)
-                tokens[at] = draw_filtered(scaled, column(top_k), top_p, min_p, seeds, output_index)
-            else:
-                tokens[at] = draw_unfiltered(scaled, seeds, output_index)
+
+def _draw(
+    logits: torch.Tensor, maxima: torch.Tensor, tokens: torch.Tensor, race: Race, output_index: np.ndarray
+) -> None:
+    """Overwrite ``tokens`` in the rows of the race with draws at their temperature."""
+    at = race.rows
+    index = torch.from_numpy(output_index).to(logits.device)[at]  # (n,)
+    # Shifted by the maximum first, so that a tiny temperature cannot overflow.
+    scaled = (logits if race.is_all else logits[at]).float() - maxima[at, None].float()  # (n, V')
+    scaled /= race.temperature[:, None]
+    if race.filters is None:
+        tokens[at] = draw_unfiltered(scaled, race.seeds, index)
+    else:
+        filters = race.filters
+        tokens[at] = draw_filtered(scaled, filters.top_k, filters.top_p, filters.min_p, race.seeds, index)
 
 
 def _not_finite(maxima: torch.Tensor) -> list[int]:
-    return [row for row, value in enumerate(maxima.tolist()) if not math.isfinite(value)]
+    values = maxima.tolist()
+    if math.isfinite(
+        sum(values)
+    ):  # a sum with anything else in it is not; it cannot overflow, being of float32
+        return []
+    return [row for row, value in enumerate(values) if not math.isfinite(value)]

@@ -2,10 +2,14 @@
 
 A plan brings only what is new, so a step costs O(new tokens + scheduled requests): a row keeps the block
 tables, the sampling settings and the counts that came before. Rows are reused, never moved.
+
+Most steps are those of the step before, one token further. What is the same for as long as the same requests come in
+the same order, and what is until one of them gets a block, is kept. Nothing that was handed out is ever changed.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
 
@@ -17,7 +21,8 @@ from micro_vllm.config import NULL_BLOCK
 from micro_vllm.core.scheduler_output import ExecutionPlan, NewRequest, ScheduledRequest
 from micro_vllm.errors import IntegrityError
 from micro_vllm.sampling.constraints import ConstrainedRow, LogitConstraints
-from micro_vllm.sampling.sampler import NO_LOGPROBS, SamplingMetadata
+from micro_vllm.sampling.sampler import SamplingMetadata
+from micro_vllm.sampling.settings import NO_LOGPROBS, SamplingSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +32,8 @@ class ModelInputs:
     token_ids: torch.Tensor
     """(T,) int64"""
     attention: AttentionMetadata
-    logits_indices: torch.Tensor
-    """(N,) int64, index among the T of the last token of every request that draws"""
+    logits_indices: torch.Tensor | None
+    """(N,) int64, index among the T of the last token of every request that draws; None if these are all T in order"""
     sampling_ids: tuple[str, ...]
     """(N,) their request ids"""
     sampling: SamplingMetadata
@@ -51,14 +56,15 @@ class InputBatch:
         self.block_size = block_size
         self.num_valid_ids = num_valid_ids
         self.device = torch.device(device)
+        self._is_on_cpu = self.device.type == "cpu"
         self._row_of: dict[str, int] = {}
         self._free_rows = list(range(max_num_seqs))[::-1]
         self._max_num_seqs = max_num_seqs
         width = -(-max_model_len // block_size) + 1
         # Invariant: cells of a row past its number of blocks hold the null block.
         self._block_tables = [np.full((max_num_seqs, width), NULL_BLOCK, np.int64) for _ in range(num_groups)]
-        self._num_blocks = np.zeros((num_groups, max_num_seqs), np.int64)
-        self._num_known = np.zeros(max_num_seqs, np.int64)  # tokens the row's constraints have seen
+        self._num_blocks = [[0] * max_num_seqs for _ in range(num_groups)]
+        self._num_known = [0] * max_num_seqs  # tokens the row's constraints have seen
         self._temperature = np.zeros(max_num_seqs, np.float64)
         self._top_k = np.zeros(max_num_seqs, np.int64)
         self._top_p = np.ones(max_num_seqs, np.float64)
@@ -66,6 +72,10 @@ class InputBatch:
         self._seeds = np.zeros(max_num_seqs, np.int64)
         self._num_logprobs = np.full(max_num_seqs, NO_LOGPROBS, np.int64)
         self._constraints: dict[int, LogitConstraints] = {}  # rows that have any
+        # Kept from the last step; dropped when a row of theirs changes.
+        self._rows_of_ids: tuple[tuple[str, ...], np.ndarray] = ((), np.zeros(0, np.int64))
+        self._tables: tuple[np.ndarray, int, tuple[torch.Tensor, ...]] | None = None  # rows, width, per group
+        self._settings: tuple[np.ndarray, SamplingSettings] | None = None  # rows
 
     @property
     def request_ids(self) -> tuple[str, ...]:
@@ -89,22 +99,20 @@ class InputBatch:
             self._drop(request.request_id)
             self._add(request)
         for scheduled in plan.scheduled:
-            row = self._row(scheduled.request_id)
+            row = self._row_of.get(scheduled.request_id)
+            if row is None:
+                raise IntegrityError(
+                    f"request {scheduled.request_id!r} is scheduled, but the runner was never told of it."
+                )
             for group, block_ids in enumerate(scheduled.new_block_ids):
                 if block_ids:
                     self._append_blocks(group, row, block_ids)
-            end = scheduled.start + scheduled.count
-            if end > self._num_known[row]:
-                if row in self._constraints:
-                    unseen = int(self._num_known[row]) - scheduled.start
+            if row in self._constraints:
+                end = scheduled.start + scheduled.count
+                if end > self._num_known[row]:
+                    unseen = self._num_known[row] - scheduled.start
                     self._constraints[row].append_outputs(scheduled.new_token_ids[unseen:])
-                self._num_known[row] = end
-
-    def _row(self, request_id: str) -> int:
-        row = self._row_of.get(request_id)
-        if row is None:
-            raise IntegrityError(f"request {request_id!r} is scheduled, but the runner was never told of it.")
-        return row
+                    self._num_known[row] = end
 
     def _add(self, request: NewRequest) -> None:
         if not self._free_rows:
@@ -112,6 +120,7 @@ class InputBatch:
                 f"request {request.request_id!r} is one more than the max_num_seqs={self._max_num_seqs} rows."
             )
         row = self._free_rows.pop()
+        self._forget()
         self._row_of[request.request_id] = row
         for group, block_ids in enumerate(request.block_ids):
             self._append_blocks(group, row, block_ids)
@@ -133,22 +142,28 @@ class InputBatch:
         row = self._row_of.pop(request_id, None)
         if row is None:
             return
+        self._forget()
         for table, num_blocks in zip(self._block_tables, self._num_blocks, strict=True):
             table[row, : num_blocks[row]] = NULL_BLOCK
             num_blocks[row] = 0
         self._constraints.pop(row, None)
         self._free_rows.append(row)
 
+    def _forget(self) -> None:
+        self._rows_of_ids = ((), np.zeros(0, np.int64))
+        self._tables = self._settings = None
+
     def _append_blocks(self, group: int, row: int, block_ids: tuple[int, ...]) -> None:
         table = self._block_tables[group]
-        first = int(self._num_blocks[group, row])
+        self._tables = None
+        first = self._num_blocks[group][row]
         last = first + len(block_ids)
         if last > table.shape[1]:  # a longer table than max_model_len asks for: lookahead of a scheduler
             wider = np.full((len(table), max(last, 2 * table.shape[1])), NULL_BLOCK, np.int64)
             wider[:, : table.shape[1]] = table
             self._block_tables[group] = table = wider
         table[row, first:last] = block_ids
-        self._num_blocks[group, row] = last
+        self._num_blocks[group][row] = last
 
     # ------------------------------------------------------------ the batch
 
@@ -158,76 +173,130 @@ class InputBatch:
         Raises:
             IntegrityError: a token's place is past the end of its request's block table.
         """
+        scheduled = plan.scheduled
+        if plan.num_tokens == len(scheduled):
+            return self._build_singles(scheduled)
         # Single tokens first: attention treats decodes as one batched call.
-        ordered = sorted(plan.scheduled, key=_has_many_tokens)  # stable
-        num_decodes = len(ordered) - sum(map(_has_many_tokens, ordered))
-        num_requests, num_tokens = len(ordered), plan.num_tokens
-        rows = np.fromiter((self._row_of[s.request_id] for s in ordered), np.int64, num_requests)  # (R,)
-        starts = np.fromiter((s.start for s in ordered), np.int64, num_requests)
-        counts = np.fromiter((s.count for s in ordered), np.int64, num_requests)
-        tokens = chain.from_iterable(s.new_token_ids for s in ordered)
-        token_ids = np.fromiter(tokens, np.int64, num_tokens)  # (T,)
+        ordered = sorted(scheduled, key=_has_many_tokens)  # stable
+        rows = self._rows(tuple([s.request_id for s in ordered]))  # (R,)
+        num_tokens = plan.num_tokens
+        starts = np.array([s.start for s in ordered])  # (R,)
+        counts = np.array([s.count for s in ordered])  # (R,)
+        tokens = chain.from_iterable([s.new_token_ids for s in ordered])
         ends = counts.cumsum()
         # Within a request positions run from its start: subtract where the request begins in the batch.
         positions = np.arange(num_tokens) + np.repeat(starts - (ends - counts), counts)  # (T,)
-        groups = self._group_metadata(rows, starts + counts, counts, positions)
-        samples = np.fromiter((s.samples for s in ordered), np.bool_, num_requests)
-        output_index = np.fromiter((s.output_index for s in ordered if s.samples), np.int64)  # (N,)
+        samples = np.array([s.samples for s in ordered])  # (R,)
+        drawing = [s for s in ordered if s.samples]
         return ModelInputs(
-            token_ids=self._tensor(token_ids),
+            token_ids=self._tensor(np.fromiter(tokens, np.int64, num_tokens)),
             attention=AttentionMetadata(
                 query_lens=tuple(counts.tolist()),
                 context_lens=tuple(starts.tolist()),
-                num_decodes=num_decodes,
+                num_decodes=len(ordered) - sum(map(_has_many_tokens, ordered)),
                 positions=self._tensor(positions),
-                groups=groups,
+                groups=self._groups(rows, np.repeat(rows, counts), positions),
                 block_size=self.block_size,
             ),
             logits_indices=self._tensor((ends - 1)[samples]),
-            sampling_ids=tuple(s.request_id for s in ordered if s.samples),
-            sampling=self._sampling_metadata(rows[samples], output_index),
+            sampling_ids=tuple([s.request_id for s in drawing]),
+            sampling=self._sampling_metadata(rows[samples], [s.output_index for s in drawing]),
         )
 
-    def _group_metadata(
-        self, rows: np.ndarray, seq_lens: np.ndarray, counts: np.ndarray, positions: np.ndarray
+    def _build_singles(self, scheduled: Sequence[ScheduledRequest]) -> ModelInputs:
+        """The same for one token each: request, token and, if all draw, draw are counted alike."""
+        ids = tuple([s.request_id for s in scheduled])
+        rows = self._rows(ids)  # (R,)
+        starts = [s.start for s in scheduled]
+        positions = np.array(starts)
+        drawing = [index for index, s in enumerate(scheduled) if s.samples]
+        all_draw = len(drawing) == len(ids)
+        return ModelInputs(
+            token_ids=self._tensor(np.array([s.new_token_ids[0] for s in scheduled])),
+            attention=AttentionMetadata(
+                query_lens=(1,) * len(ids),
+                context_lens=tuple(starts),
+                num_decodes=len(ids),
+                positions=self._tensor(positions),
+                groups=self._groups(rows, rows, positions),
+                block_size=self.block_size,
+            ),
+            logits_indices=None if all_draw else self._tensor(np.array(drawing, np.int64)),
+            sampling_ids=ids if all_draw else tuple([ids[index] for index in drawing]),
+            sampling=self._sampling_metadata(
+                rows if all_draw else rows[drawing], [scheduled[index].output_index for index in drawing]
+            ),
+        )
+
+    def _rows(self, ids: tuple[str, ...]) -> np.ndarray:
+        """(R,) the rows of these requests; the same array as long as they are the same."""
+        if self._rows_of_ids[0] != ids:
+            self._rows_of_ids = (ids, np.array([self._row_of[request_id] for request_id in ids]))
+        return self._rows_of_ids[1]
+
+    def _groups(
+        self, rows: np.ndarray, row_of_token: np.ndarray, positions: np.ndarray
     ) -> tuple[GroupMetadata, ...]:
-        num_needed = -(-seq_lens // self.block_size)  # (R,)
+        """Of (R,) ``rows``, and of T tokens in ``row_of_token`` at ``positions``."""
         block_index, offset = np.divmod(positions, self.block_size)  # (T,), (T,)
-        row_of_token = np.repeat(rows, counts)  # (T,)
-        groups = []
-        for group, (table, num_blocks) in enumerate(zip(self._block_tables, self._num_blocks, strict=True)):
-            short = num_needed > num_blocks[rows]
-            if short.any():
-                row = int(rows[short][0])
-                request_id = next(name for name, its_row in self._row_of.items() if its_row == row)
-                raise IntegrityError(
-                    f"request {request_id!r} has {num_blocks[row]} blocks in group {group}, but its "
-                    f"{seq_lens[short][0]} tokens need {num_needed[short][0]}."
-                )
-            slots = table[row_of_token, block_index] * self.block_size + offset  # (T,)
-            tables = table[rows, : num_needed.max()]  # (R, most blocks)
-            groups.append(GroupMetadata(self._tensor(tables), self._tensor(slots)))
-        return tuple(groups)
+        slots = []
+        for group, table in enumerate(self._block_tables):
+            # Behind a row's blocks, and nowhere else where tokens are written, there is the null block.
+            if (
+                block_index.max() >= table.shape[1]
+                or not (
+                    block_ids := table[row_of_token, block_index]  # (T,)
+                ).all()
+            ):
+                raise self._too_few_blocks(group, row_of_token, positions)
+            slots.append(self._tensor(block_ids * self.block_size + offset))
+        tables = self._tables_of(rows, int(block_index.max()) + 1)
+        return tuple(map(GroupMetadata, tables, slots))
 
-    def _sampling_metadata(self, rows: np.ndarray, output_index: np.ndarray) -> SamplingMetadata:
-        constrained = [
-            ConstrainedRow(place, self._constraints[row])
-            for place, row in enumerate(rows.tolist() if self._constraints else ())
-            if row in self._constraints
-        ]
-        return SamplingMetadata(
-            temperature=self._temperature[rows],
-            top_k=self._top_k[rows],
-            top_p=self._top_p[rows],
-            min_p=self._min_p[rows],
-            seeds=self._seeds[rows],
-            output_index=output_index,
-            num_logprobs=self._num_logprobs[rows],
-            constrained=constrained,
+    def _tables_of(self, rows: np.ndarray, width: int) -> tuple[torch.Tensor, ...]:
+        """Per group (R, width); the same tensors until one of the rows gets a block."""
+        known = self._tables
+        if known is None or known[0] is not rows or known[1] != width:
+            tables = tuple([self._tensor(table[rows, :width]) for table in self._block_tables])
+            self._tables = known = (rows, width, tables)
+        return known[2]
+
+    def _too_few_blocks(self, group: int, row_of_token: np.ndarray, positions: np.ndarray) -> IntegrityError:
+        num_blocks = np.array(self._num_blocks[group])[row_of_token]
+        token = int(np.flatnonzero(positions // self.block_size >= num_blocks)[0])
+        row = int(row_of_token[token])
+        num_tokens = int(positions[row_of_token == row].max()) + 1
+        request_id = next(name for name, its_row in self._row_of.items() if its_row == row)
+        return IntegrityError(
+            f"request {request_id!r} has {num_blocks[token]} blocks in group {group}, but its "
+            f"{num_tokens} tokens need {-(-num_tokens // self.block_size)}."
         )
+
+    def _sampling_metadata(self, rows: np.ndarray, output_index: Sequence[int]) -> SamplingMetadata:
+        """Of the (N,) rows that draw; the same settings as long as these are the same."""
+        known = self._settings
+        if known is None or (known[0] is not rows and not np.array_equal(known[0], rows)):
+            settings = SamplingSettings(
+                temperature=self._temperature[rows],
+                top_k=self._top_k[rows],
+                top_p=self._top_p[rows],
+                min_p=self._min_p[rows],
+                seeds=self._seeds[rows],
+                num_logprobs=self._num_logprobs[rows],
+            )
+            self._settings = known = (rows, settings)
+        constrained = []
+        if self._constraints:
+            constrained = [
+                ConstrainedRow(place, self._constraints[row])
+                for place, row in enumerate(rows.tolist())
+                if row in self._constraints
+            ]
+        return SamplingMetadata(known[1], np.array(output_index, np.int64), constrained)
 
     def _tensor(self, array: np.ndarray) -> torch.Tensor:
-        return torch.from_numpy(array).to(self.device)
+        tensor = torch.from_numpy(array)
+        return tensor if self._is_on_cpu else tensor.to(self.device)
 
 
 def _has_many_tokens(scheduled: ScheduledRequest) -> bool:

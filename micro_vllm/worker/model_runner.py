@@ -7,6 +7,7 @@ and one vectorised draw.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from itertools import chain
 from time import perf_counter
 from typing import TYPE_CHECKING, cast
@@ -79,7 +80,11 @@ class ModelRunner:
     @property
     def operator_name(self) -> str:
         """What computes attention: an operator of the registry, or ``native``."""
-        return self.operator.name if self._model is self._plain else "native"
+        return "native" if self._is_native else self.operator.name
+
+    @property
+    def _is_native(self) -> bool:
+        return self._model is not self._plain
 
     def use_native(self, parts: NativeParts) -> None:
         """From the next step on compute natively, over the same cache: requests go on where they are."""
@@ -89,7 +94,6 @@ class ModelRunner:
         self._model = NativeDecoder(parts.library, self._plain, parts.weights, self.cache, self._groups)
         self._sampler = Sampler(self._sampler.num_valid_ids, NativeSampling(parts.library))
 
-    @torch.inference_mode()
     def execute(self, plan: ExecutionPlan) -> StepResult:
         """Compute one step.
 
@@ -99,6 +103,11 @@ class ModelRunner:
         Raises:
             IntegrityError: the plan contradicts what earlier plans said, or is over the token budget.
         """
+        # Kernels record no gradients; only PyTorch has to be told, which takes a while.
+        with nullcontext() if self._is_native else torch.inference_mode():
+            return self._execute(plan)
+
+    def _execute(self, plan: ExecutionPlan) -> StepResult:
         began = perf_counter()
         self.batch.apply_plan(plan)
         if not plan.scheduled:
@@ -110,7 +119,8 @@ class ModelRunner:
                 f"step {plan.step} schedules {plan.num_tokens} tokens, more than "
                 f"max_num_batched_tokens={self._max_num_batched_tokens}."
             )
-        self._zero_fresh_blocks(plan)
+        if not self._is_native:  # native attention reads no slot that was not written
+            self._zero_fresh_blocks(plan)
         inputs = self.batch.build(plan)
         built = perf_counter()
 
@@ -119,17 +129,18 @@ class ModelRunner:
         if not inputs.sampling_ids:  # chunks of prompts only
             timings = StepTimings(build=built - began, forward=perf_counter() - built)
             return StepResult(token_ids={}, timings=timings, operator=self.operator_name)
-        logits = self._model.compute_logits(hidden[inputs.logits_indices])  # (N, V)
+        if inputs.logits_indices is not None:
+            hidden = hidden[inputs.logits_indices]  # (N, hidden)
+        logits = self._model.compute_logits(hidden)  # (N, V)
         computed = perf_counter()
 
         output = self._sampler.sample(logits, inputs.sampling)
         ids = inputs.sampling_ids
+        token_ids = dict(zip(ids, output.token_ids, strict=True))
+        for row in output.failed:
+            del token_ids[ids[row]]
         return StepResult(
-            token_ids={
-                ids[row]: token_id
-                for row, token_id in enumerate(output.token_ids)
-                if row not in output.failed
-            },
+            token_ids=token_ids,
             logprobs={ids[row]: TokenLogprobs(*found) for row, found in output.logprobs.items()},
             failed={ids[row]: reason for row, reason in output.failed.items()},
             timings=StepTimings(

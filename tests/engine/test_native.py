@@ -19,6 +19,7 @@ from micro_vllm.native.quantize import GROUP, dequantize, interleave, quantize, 
 from micro_vllm.native.sampling import NativeSampling
 from micro_vllm.sampling.logprobs import gather_logprobs
 from micro_vllm.sampling.params import SamplingSpec
+from micro_vllm.sampling.settings import Asking, Filters, Race
 from micro_vllm.sampling.truncation import draw_filtered, draw_unfiltered
 from tests.engine.support.models import save_tiny_model
 from tests.engine.support.native import needs_native
@@ -238,15 +239,23 @@ def test_draws_are_those_of_the_plain_race(kernels, vocabulary, spread):
     index = torch.arange(40)
     maxima, likeliest = logits.max(dim=-1)
     wanted = draw_unfiltered((logits - maxima[:, None]) / temperature[:, None], seeds, index)
-    rows = torch.arange(40)
-    columns = (likeliest, temperature, seeds, index)
-    assert torch.equal(kernels.draw(logits, rows, *columns), wanted)
+
+    def drawn(rows):
+        tokens = likeliest.clone()
+        kernels.draw(
+            logits, tokens, Race(rows, len(rows) == 40, temperature[rows], seeds[rows], None), index.numpy()
+        )
+        others = torch.ones(40, dtype=torch.bool).index_fill(0, rows, False)
+        assert torch.equal(tokens[others], likeliest[others])  # rows of no race keep their maximum
+        return tokens[rows]
+
+    assert torch.equal(drawn(torch.arange(40)), wanted)
     order = torch.randperm(40, generator=generator)
-    assert torch.equal(kernels.draw(logits, order, *(column[order] for column in columns)), wanted[order])
+    assert torch.equal(drawn(order), wanted[order])
     torch.set_num_threads(3)
     try:
         for i in (0, 7, 39):
-            assert kernels.draw(logits, rows[[i]], *(column[[i]] for column in columns)) == wanted[i]
+            assert drawn(torch.tensor([i])) == wanted[i]
     finally:
         torch.set_num_threads(1)
 
@@ -274,16 +283,22 @@ def test_filtered_draws_are_those_of_the_plain_way(kernels, vocabulary, spread):
     off = (top_k == 0) & (top_p == 1) & (min_p == 0)
     top_p[off] = 0.7  # whoever asks for nothing is drawn otherwise
     seeds = torch.randint(-(2**63), 2**63 - 1, (count,), generator=generator)
-    index, rows = torch.arange(count), torch.arange(count)
+    index = torch.arange(count)
     maxima, likeliest = logits.max(dim=-1)
     scaled = (logits - maxima[:, None]) / temperature[:, None]
     wanted = draw_filtered(scaled, top_k, top_p, min_p, seeds, index)
-    columns = (likeliest, temperature, top_k, top_p, min_p, seeds, index)
-    assert torch.equal(kernels.draw_filtered(logits, rows, *columns), wanted)
+
+    def drawn(rows):
+        tokens, filters = likeliest.clone(), Filters(top_k[rows], top_p[rows], min_p[rows])
+        race = Race(rows, len(rows) == count, temperature[rows], seeds[rows], filters)
+        kernels.draw(logits, tokens, race, index.numpy())
+        return tokens[rows]
+
+    assert torch.equal(drawn(torch.arange(count)), wanted)
     order = torch.randperm(count, generator=generator)[:31]
     torch.set_num_threads(3)
     try:
-        found = kernels.draw_filtered(logits, order, *(column[order] for column in columns))
+        found = drawn(order)
     finally:
         torch.set_num_threads(1)
     assert torch.equal(found, wanted[order])
@@ -323,7 +338,7 @@ def test_logprobs_and_ranks_are_those_of_the_plain_way(kernels, vocabulary):
     counts = [0, 1, 5, 20, 2, 3, 7, 0, 20, 4]
     for rows in (torch.arange(10), torch.tensor([7]), torch.tensor([3, 1, 8]), torch.tensor([0])):
         asked = [counts[i] for i in rows.tolist()]
-        found = kernels.logprobs(logits, rows, sampled[rows], asked, vocabulary)
+        found = kernels.logprobs(logits, sampled, Asking(rows, len(rows) == 10, tuple(asked)), vocabulary)
         wanted = gather_logprobs(logits[rows], sampled[rows], asked, vocabulary)
         for ours, one in zip(found, wanted, strict=True):
             assert ours.token_ids == one.token_ids

@@ -55,8 +55,8 @@ def test_a_batch_is_laid_out_decodes_first():
     assert inputs.sampling_ids == ("d", "q")
     assert inputs.logits_indices.tolist() == [0, 8]
     assert inputs.sampling.output_index.tolist() == [1, 0]
-    assert inputs.sampling.temperature.tolist() == [0.0, 0.7]
-    assert inputs.sampling.seeds.tolist() == [0, -3]
+    assert inputs.sampling.settings.temperature.tolist() == [0.0, 0.7]
+    assert inputs.sampling.settings.seeds.tolist() == [0, -3]
 
 
 def test_every_group_has_its_own_table_and_slots():
@@ -83,10 +83,10 @@ def test_a_reused_row_shows_nothing_of_its_former_owner():
     )
     assert batch.request_ids == ("new",)
     assert inputs.attention.groups[0].block_tables.tolist() == [[4]]
-    sampling = inputs.sampling
-    settings = (sampling.temperature, sampling.top_k, sampling.top_p, sampling.min_p, sampling.num_logprobs)
-    assert [values.tolist() for values in settings] == [[0.0], [0], [1.0], [0.0], [-1]]
-    assert not sampling.constrained
+    settings = inputs.sampling.settings
+    columns = (settings.temperature, settings.top_k, settings.top_p, settings.min_p, settings.num_logprobs)
+    assert [values.tolist() for values in columns] == [[0.0], [0], [1.0], [0.0], [-1]]
+    assert not inputs.sampling.constrained
     # Wider again: what the old row held in later cells must be gone.
     batch.apply_plan(ExecutionPlan(step=3, scheduled=(), finished_ids=("new",)))
     step(batch, row("x", [1], 0, [[6]]), new=(new("x", [1]),))

@@ -9,7 +9,8 @@ import torch
 
 from micro_vllm.sampling.constraints import ConstrainedRow, LogitConstraints
 from micro_vllm.sampling.params import SamplingSpec
-from micro_vllm.sampling.sampler import NO_LOGPROBS, Sampler, SamplerOutput, SamplingKernels, SamplingMetadata
+from micro_vllm.sampling.sampler import Sampler, SamplerOutput, SamplingKernels, SamplingMetadata
+from micro_vllm.sampling.settings import NO_LOGPROBS, SamplingSettings
 
 History = tuple[Sequence[int], Sequence[int]]
 """Prompt and output token ids."""
@@ -20,15 +21,17 @@ def metadata_of(
 ) -> SamplingMetadata:
     histories = histories or [((), ())] * len(specs)
     return SamplingMetadata(
-        temperature=np.array([s.temperature for s in specs], np.float64),
-        top_k=np.array([s.top_k for s in specs], np.int64),
-        top_p=np.array([s.top_p for s in specs], np.float64),
-        min_p=np.array([s.min_p for s in specs], np.float64),
-        seeds=np.array([s.seed for s in specs], np.int64),
-        output_index=np.array([len(output) for _, output in histories], np.int64),
-        num_logprobs=np.array(
-            [NO_LOGPROBS if s.num_logprobs is None else s.num_logprobs for s in specs], np.int64
+        SamplingSettings(
+            temperature=np.array([s.temperature for s in specs], np.float64),
+            top_k=np.array([s.top_k for s in specs], np.int64),
+            top_p=np.array([s.top_p for s in specs], np.float64),
+            min_p=np.array([s.min_p for s in specs], np.float64),
+            seeds=np.array([s.seed for s in specs], np.int64),
+            num_logprobs=np.array(
+                [NO_LOGPROBS if s.num_logprobs is None else s.num_logprobs for s in specs], np.int64
+            ),
         ),
+        output_index=np.array([len(output) for _, output in histories], np.int64),
         constrained=[
             ConstrainedRow(row, LogitConstraints(spec, *history, num_valid_ids))
             for row, (spec, history) in enumerate(zip(specs, histories, strict=True))
