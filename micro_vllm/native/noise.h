@@ -17,16 +17,17 @@ inline uint64_t mix(uint64_t x) {  // SplitMix64's finaliser
   return x ^ (x >> 31);
 }
 
-inline __m512i mix(__m512i x) {
+inline __m512i mix_but_last(__m512i x) {
   x = _mm512_mullo_epi64(_mm512_xor_si512(x, _mm512_srli_epi64(x, 30)), _mm512_set1_epi64(kMix1));
-  x = _mm512_mullo_epi64(_mm512_xor_si512(x, _mm512_srli_epi64(x, 27)), _mm512_set1_epi64(kMix2));
-  return _mm512_xor_si512(x, _mm512_srli_epi64(x, 31));
+  return _mm512_mullo_epi64(_mm512_xor_si512(x, _mm512_srli_epi64(x, 27)), _mm512_set1_epi64(kMix2));
 }
 
-inline __m256 uniform(__m512i counter) {  // of eight tokens
-  const __m512i bits = _mm512_and_si512(mix(counter), _mm512_set1_epi64(INT64_MAX));
-  const __m256 u = _mm256_mul_ps(_mm512_cvtepi64_ps(bits), _mm256_set1_ps(0x1p-63f));
-  return _mm256_min_ps(_mm256_max_ps(u, _mm256_set1_ps(kSmallest)), _mm256_set1_ps(kLargest));
+// What the uniform variates of sixteen tokens, times 2^31, are not below: whole numbers without sign. The last step of
+// mixing changes none of the bits that are looked at.
+inline __m512i least_uniform(__m512i first_eight, __m512i last_eight) {
+  const __m512i odd = _mm512_set_epi32(31, 29, 27, 25, 23, 21, 19, 17, 15, 13, 11, 9, 7, 5, 3, 1);
+  const __m512i upper = _mm512_permutex2var_epi32(mix_but_last(first_eight), odd, mix_but_last(last_eight));
+  return _mm512_and_si512(upper, _mm512_set1_epi32(0x7ffffffe));
 }
 
 inline uint64_t key_of(int64_t seed, int64_t output_index) { return mix(mix(seed + kGamma) + (output_index + 1) * kGamma); }

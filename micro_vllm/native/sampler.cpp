@@ -4,8 +4,9 @@
 // its logit plus noise that a hash of (seed, output index, token id) gives, and the highest score wins.
 //
 // Most tokens are out of the race before their noise is known to the last digit: a token that is t below the best score
-// so far needs an exponential variate below e^-t, and that is never below its uniform one. So the hash is made for all,
-// the two logarithms for a handful. The race begins with the likeliest token, which makes the handful small.
+// so far needs an exponential variate below e^-t, and that is never below its uniform one. So thirty bits of the hash are
+// made for all and compared with a power of two above e^-t; the rest, and two logarithms, for a handful. The race begins
+// with the likeliest token, which makes the handful small.
 #include <omp.h>
 
 #include <algorithm>
@@ -50,23 +51,22 @@ struct Race {
     Best best{-INFINITY, likeliest};
     enter(likeliest, uniform(key, likeliest), best);
     const __m512i lanes = _mm512_mullo_epi64(_mm512_set_epi64(7, 6, 5, 4, 3, 2, 1, 0), _mm512_set1_epi64(kGamma));
-    const __m512 shift = _mm512_set1_ps(top), slope = _mm512_set1_ps(1.0f / temperature);
+    constexpr float kLog2e = 1.44269504f;
+    const __m512 shift = _mm512_set1_ps(top), slope = _mm512_set1_ps(kLog2e / temperature);
     for (int64_t at = first; at < last; at += 16) {
       const __mmask16 here = last - at >= 16 ? 0xffff : (1u << (last - at)) - 1;
       const __m512 x = _mm512_maskz_loadu_ps(here, logits + at);
-      // A little too high, against the rounding of what `enter` computes.
-      const __m512 ahead = _mm512_fmsub_ps(_mm512_sub_ps(x, shift), slope, _mm512_set1_ps(best.score - 1e-3f));
-      const __m512 limit = exp16(ahead);
+      // 31 for the scale of what it is compared with, 1 since only whole powers are taken, and a little against the
+      // rounding of what `enter` computes.
+      const __m512 offset = _mm512_set1_ps(32 + 2e-3f - best.score * kLog2e);
+      const __m512 power = _mm512_fmadd_ps(_mm512_sub_ps(x, shift), slope, offset);
+      const __m512i limit = _mm512_cvttps_epu32(_mm512_scalef_ps(_mm512_set1_ps(1.0f), power));
       const __m512i base = _mm512_add_epi64(_mm512_set1_epi64(key + (at + 1) * kGamma), lanes);
-      const __m256 low = uniform(base), high = uniform(_mm512_add_epi64(base, _mm512_set1_epi64(8 * kGamma)));
-      const __m512 u = _mm512_insertf32x8(_mm512_castps256_ps512(low), high, 1);
-      __mmask16 open = _mm512_mask_cmp_ps_mask(here, u, limit, _CMP_LE_OQ);
-      if (!open) continue;
-      alignas(64) float each[16];
-      _mm512_store_ps(each, u);
+      const __m512i least = least_uniform(base, _mm512_add_epi64(base, _mm512_set1_epi64(8 * kGamma)));
+      __mmask16 open = _mm512_mask_cmp_epu32_mask(here, least, limit, _MM_CMPINT_LE);
       for (; open; open &= open - 1) {
-        const int lane = __builtin_ctz(open);
-        enter(at + lane, each[lane], best);
+        const int64_t token = at + __builtin_ctz(open);
+        enter(token, uniform(key, token), best);
       }
     }
     return best;
