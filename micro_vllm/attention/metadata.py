@@ -5,13 +5,11 @@ R requests, T tokens in all, one after the other; requests with a single token (
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+import msgspec
 import torch
 
 
-@dataclass(frozen=True, slots=True)
-class GroupMetadata:
+class GroupMetadata(msgspec.Struct, frozen=True, eq=False):
     """One cache group's view of the batch."""
 
     block_tables: torch.Tensor
@@ -20,8 +18,7 @@ class GroupMetadata:
     """(T,) int64: ``block_id * block_size + offset``, where each token's key and value are written."""
 
 
-@dataclass(frozen=True, slots=True)
-class AttentionMetadata:
+class AttentionMetadata(msgspec.Struct, frozen=True, eq=False):
     """The batch, shared by all layers of a step."""
 
     query_lens: tuple[int, ...]

@@ -7,13 +7,13 @@ the runner never touches a Request, and the scheduler never sees a tensor.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+
+import msgspec
 
 from micro_vllm.sampling.params import SamplingSpec
 
 
-@dataclass(frozen=True, slots=True)
-class NewRequest:
+class NewRequest(msgspec.Struct, frozen=True):
     """A request the runner has no row for: seen for the first time, or resumed after preemption.
 
     ``token_ids`` are all its tokens so far, prompt first. ``block_ids[g]`` is the whole block table of group g
@@ -29,8 +29,7 @@ class NewRequest:
     is_resumed: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class ScheduledRequest:
+class ScheduledRequest(msgspec.Struct, frozen=True):
     """One request's share of this step: its tokens ``start .. start + count``."""
 
     request_id: str
@@ -54,8 +53,7 @@ class ScheduledRequest:
         return self.output_index == 0 or self.count > 1
 
 
-@dataclass(frozen=True, slots=True)
-class ExecutionPlan:
+class ExecutionPlan(msgspec.Struct, frozen=True):
     """All that one step computes."""
 
     step: int
@@ -71,8 +69,7 @@ class ExecutionPlan:
         return sum(row.count for row in self.scheduled)
 
 
-@dataclass(frozen=True, slots=True)
-class TokenLogprobs:
+class TokenLogprobs(msgspec.Struct, frozen=True):
     """Raw log-probabilities at one sampled position, before temperature and penalties.
 
     ``token_ids[0]`` is the sampled token, the rest are the most likely ones, best first; ``ranks`` are
@@ -84,8 +81,7 @@ class TokenLogprobs:
     ranks: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class StepTimings:
+class StepTimings(msgspec.Struct, frozen=True):
     """Seconds spent by the runner."""
 
     build: float = 0.0
@@ -93,13 +89,12 @@ class StepTimings:
     sample: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class StepResult:
+class StepResult(msgspec.Struct, frozen=True):
     """What came out of a plan. Every request of the plan that samples is in ``token_ids`` or in ``failed``."""
 
     token_ids: Mapping[str, int]
-    logprobs: Mapping[str, TokenLogprobs] = field(default_factory=dict)
-    failed: Mapping[str, str] = field(default_factory=dict)
+    logprobs: Mapping[str, TokenLogprobs] = {}
+    failed: Mapping[str, str] = {}
     """Requests that could not be computed (NaN logits, say) -> the reason. Others are not affected."""
     timings: StepTimings = StepTimings()
     operator: str = ""

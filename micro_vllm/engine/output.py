@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
+
+import msgspec
 
 from micro_vllm.trace.events import RequestMetrics
 
 FinishReason = Literal["stop", "length", "abort", "error"]
 
 
-@dataclass(frozen=True)
-class Logprob:
+class Logprob(msgspec.Struct, frozen=True):
     """Raw log-probability of one candidate (before temperature and penalties) and its 1-based rank."""
 
     logprob: float
@@ -20,8 +21,7 @@ class Logprob:
     decoded_token: str | None = None
 
 
-@dataclass(frozen=True)
-class CompletionOutput:
+class CompletionOutput(msgspec.Struct, frozen=True):
     """One answer, as far as it has come."""
 
     index: int
@@ -42,8 +42,7 @@ class CompletionOutput:
         return self.finish_reason is not None
 
 
-@dataclass(frozen=True)
-class RequestOutput:
+class RequestOutput(msgspec.Struct, frozen=True):
     """A request's cumulative output after some step."""
 
     request_id: str
@@ -53,7 +52,7 @@ class RequestOutput:
     finished: bool
     num_cached_tokens: int = 0
     """Prompt tokens that came from the prefix cache."""
-    metrics: RequestMetrics = field(default_factory=RequestMetrics)
+    metrics: RequestMetrics = RequestMetrics()
     prompt_logprobs: None = None
 
 

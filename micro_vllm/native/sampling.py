@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+from array import array
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -33,40 +35,42 @@ class NativeSampling:
 
     def __init__(self, library: ctypes.CDLL) -> None:
         self._library = library
-        self._maxima, self._ids = torch.empty(0), torch.empty(0, dtype=torch.int64)
+        self._maxima, self._tokens = np.empty(0, np.float32), np.empty(0, np.int64)
+        self._addresses = (0, 0)
         self._draws: dict[bool, tuple[Race, kernels.Draws]] = {}
         """The last race without filters, and the last with."""
         self._listed: tuple[Asking, int, _Listed] | None = None
 
-    def maxima(self, logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def maxima(self, logits: torch.Tensor) -> tuple[np.ndarray, np.ndarray]:
         """(N,) of each row of (N, V), NaN where there is one; and (N,) int64, the first id that has it.
 
         Both are valid until the next call.
         """
         _check(logits)
         count, vocabulary = logits.shape
-        if self._ids.numel() != count:
-            self._maxima, self._ids = torch.empty(count), torch.empty(count, dtype=torch.int64)
+        if len(self._tokens) != count:
+            self._maxima, self._tokens = np.empty(count, np.float32), np.empty(count, np.int64)
+            self._addresses = (self._maxima.ctypes.data, self._tokens.ctypes.data)
         self._library.mv_maxima(
             logits.data_ptr(),
             logits.stride(0),
             vocabulary,
             count,
-            self._maxima.data_ptr(),
-            self._ids.data_ptr(),
+            *self._addresses,
             torch.get_num_threads(),
         )
-        return self._maxima, self._ids
+        return self._maxima, self._tokens
 
-    def draw(self, logits: torch.Tensor, tokens: torch.Tensor, race: Race, output_index: np.ndarray) -> None:
+    def draw(self, logits: torch.Tensor, tokens: np.ndarray, race: Race, output_index: Sequence[int]) -> None:
         """Overwrite ``tokens`` in the rows of the race: what PyTorch's draws would be, but without the noise of tokens
         that cannot win.
 
         Args:
             logits: (N, V), neither shifted nor scaled; finite maxima.
-            tokens: (N,) int64, on entry the ids of the maxima.
-            output_index: (N,) int64.
+            tokens: (N,) int64, what ``maxima`` said of them.
+            output_index: (N) of the tokens among the outputs of their requests.
         """
+        assert tokens is self._tokens
         _check(logits)
         is_filtered = race.filters is not None
         known = self._draws.get(is_filtered)
@@ -74,15 +78,19 @@ class NativeSampling:
             known = self._draws[is_filtered] = (race, _draws_of(race))
         draws = known[1]
         draws.logits, draws.stride, draws.vocabulary = logits.data_ptr(), logits.stride(0), logits.shape[1]
-        index = torch.from_numpy(output_index)
-        draws.output_index, draws.tokens = address(index), address(tokens)
+        index = array("q", output_index)
+        draws.output_index, draws.tokens = index.buffer_info()[0], self._addresses[1]
         kernel = self._library.mv_draw_filtered if is_filtered else self._library.mv_draw
         kernel(draws, torch.get_num_threads())
 
     def logprobs(
-        self, logits: torch.Tensor, tokens: torch.Tensor, asking: Asking, num_valid_ids: int
+        self, logits: torch.Tensor, tokens: np.ndarray, asking: Asking, num_valid_ids: int
     ) -> list[RowLogprobs]:
-        """What ``gather_logprobs`` says of the rows of (N, V) that ask, whose sampled ids are among (N,) ``tokens``."""
+        """What ``gather_logprobs`` says of the rows of (N, V) that ask.
+
+        tokens: (N,) int64, what ``maxima`` and ``draw`` made of them.
+        """
+        assert tokens is self._tokens
         _check(logits)
         if self._listed is None or self._listed[0] is not asking or self._listed[1] != num_valid_ids:
             self._listed = (asking, num_valid_ids, _listed_of(asking, num_valid_ids))
@@ -93,7 +101,7 @@ class NativeSampling:
             logits.stride(0),
             logits.shape[1],
         )
-        listing.valid, listing.sampled = min(num_valid_ids, logits.shape[1]), address(tokens)
+        listing.valid, listing.sampled = min(num_valid_ids, logits.shape[1]), self._addresses[1]
         self._library.mv_logprobs(
             listing,
             address(listed.ids),
@@ -104,7 +112,7 @@ class NativeSampling:
         )
         return list_logprobs(
             asking.num_logprobs,
-            tokens if asking.is_all else tokens[asking.rows],
+            tokens if asking.is_all else tokens[asking.rows.numpy()],
             listed.of_sampled,
             listed.ranks,
             listed.ids,

@@ -83,14 +83,14 @@ class ConstrainedRow(NamedTuple):
 
 
 def apply_constraints(
-    logits: torch.Tensor, rows: Sequence[ConstrainedRow], output_index: np.ndarray, num_valid_ids: int
+    logits: torch.Tensor, rows: Sequence[ConstrainedRow], output_index: Sequence[int], num_valid_ids: int
 ) -> None:
     """Change the logits of some rows in place.
 
     Args:
         logits: (N, V) float32.
         rows: the rows to change, each once.
-        output_index: (N,) index of the token to draw among its request's outputs.
+        output_index: (N) index of the token to draw among its request's outputs.
         num_valid_ids: ids from here on are padding of the vocabulary.
     """
 
@@ -106,7 +106,7 @@ def apply_constraints(
         kept = logits[where]
         logits[[row for row, _ in allowed]] = -torch.inf
         logits[where] = kept
-    masked = [(row, ids) for row, c in rows if len(ids := c.masked_ids(int(output_index[row])))]
+    masked = [(row, ids) for row, c in rows if len(ids := c.masked_ids(output_index[row]))]
     if masked:
         logits[put(masked)] = -torch.inf
     biased = [(row, c) for row, c in rows if len(c.bias_ids)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import numpy as np
 import torch
 
 
@@ -54,7 +55,7 @@ def gather_logprobs(
 
 def list_logprobs(
     num_logprobs: Sequence[int],
-    sampled: torch.Tensor,
+    sampled: torch.Tensor | np.ndarray,
     of_sampled: torch.Tensor,
     ranks: torch.Tensor,
     top_ids: torch.Tensor,

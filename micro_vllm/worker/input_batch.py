@@ -10,9 +10,9 @@ the same order, and what is until one of them gets a block, is kept. Nothing tha
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import chain
 
+import msgspec
 import numpy as np
 import torch
 
@@ -25,8 +25,7 @@ from micro_vllm.sampling.sampler import SamplingMetadata
 from micro_vllm.sampling.settings import NO_LOGPROBS, SamplingSettings
 
 
-@dataclass(frozen=True, slots=True)
-class ModelInputs:
+class ModelInputs(msgspec.Struct, frozen=True, eq=False):
     """One step's batch: R requests, those with a single token first; T tokens; N of the requests draw one."""
 
     token_ids: torch.Tensor
@@ -63,7 +62,10 @@ class InputBatch:
         width = -(-max_model_len // block_size) + 1
         # Invariant: cells of a row past its number of blocks hold the null block.
         self._block_tables = [np.full((max_num_seqs, width), NULL_BLOCK, np.int64) for _ in range(num_groups)]
-        self._num_blocks = [[0] * max_num_seqs for _ in range(num_groups)]
+        # The same without the cells behind, in lists: reading single cells of an array wakes numpy for each.
+        self._block_ids: list[list[list[int]]] = [
+            [[] for _ in range(max_num_seqs)] for _ in range(num_groups)
+        ]
         self._num_known = [0] * max_num_seqs  # tokens the row's constraints have seen
         self._temperature = np.zeros(max_num_seqs, np.float64)
         self._top_k = np.zeros(max_num_seqs, np.int64)
@@ -73,7 +75,9 @@ class InputBatch:
         self._num_logprobs = np.full(max_num_seqs, NO_LOGPROBS, np.int64)
         self._constraints: dict[int, LogitConstraints] = {}  # rows that have any
         # Kept from the last step; dropped when a row of theirs changes.
-        self._rows_of_ids: tuple[tuple[str, ...], np.ndarray] = ((), np.zeros(0, np.int64))
+        self._last_ids: tuple[str, ...] = ()
+        self._row_numbers: list[int] = []  # of the last ids
+        self._last_rows = np.zeros(0, np.int64)  # the same
         self._tables: tuple[np.ndarray, int, tuple[torch.Tensor, ...]] | None = None  # rows, width, per group
         self._settings: tuple[np.ndarray, SamplingSettings] | None = None  # rows
 
@@ -143,27 +147,27 @@ class InputBatch:
         if row is None:
             return
         self._forget()
-        for table, num_blocks in zip(self._block_tables, self._num_blocks, strict=True):
-            table[row, : num_blocks[row]] = NULL_BLOCK
-            num_blocks[row] = 0
+        for table, block_ids in zip(self._block_tables, self._block_ids, strict=True):
+            table[row, : len(block_ids[row])] = NULL_BLOCK
+            block_ids[row] = []
         self._constraints.pop(row, None)
         self._free_rows.append(row)
 
     def _forget(self) -> None:
-        self._rows_of_ids = ((), np.zeros(0, np.int64))
+        self._last_ids = ()
         self._tables = self._settings = None
 
     def _append_blocks(self, group: int, row: int, block_ids: tuple[int, ...]) -> None:
         table = self._block_tables[group]
         self._tables = None
-        first = self._num_blocks[group][row]
+        first = len(self._block_ids[group][row])
         last = first + len(block_ids)
         if last > table.shape[1]:  # a longer table than max_model_len asks for: lookahead of a scheduler
             wider = np.full((len(table), max(last, 2 * table.shape[1])), NULL_BLOCK, np.int64)
             wider[:, : table.shape[1]] = table
             self._block_tables[group] = table = wider
         table[row, first:last] = block_ids
-        self._num_blocks[group][row] = last
+        self._block_ids[group][row] += block_ids
 
     # ------------------------------------------------------------ the batch
 
@@ -195,7 +199,7 @@ class InputBatch:
                 context_lens=tuple(starts.tolist()),
                 num_decodes=len(ordered) - sum(map(_has_many_tokens, ordered)),
                 positions=self._tensor(positions),
-                groups=self._groups(rows, np.repeat(rows, counts), positions),
+                groups=self._groups(rows, np.repeat(rows, counts).tolist(), positions.tolist()),
                 block_size=self.block_size,
             ),
             logits_indices=self._tensor((ends - 1)[samples]),
@@ -204,53 +208,55 @@ class InputBatch:
         )
 
     def _build_singles(self, scheduled: Sequence[ScheduledRequest]) -> ModelInputs:
-        """The same for one token each: request, token and, if all draw, draw are counted alike."""
+        """The same for one token each, most steps by far. T, R and, if all draw, N are one.
+
+        In lists: for a few dozen numbers a loop costs less than the calls of numpy that it saves.
+        """
         ids = tuple([s.request_id for s in scheduled])
-        rows = self._rows(ids)  # (R,)
         starts = [s.start for s in scheduled]
-        positions = np.array(starts)
-        drawing = [index for index, s in enumerate(scheduled) if s.samples]
-        all_draw = len(drawing) == len(ids)
+        output_index = [s.output_index for s in scheduled if s.samples]
+        rows = self._rows(ids)  # (R,)
+        all_draw = len(output_index) == len(ids)
+        drawing = () if all_draw else [index for index, s in enumerate(scheduled) if s.samples]
         return ModelInputs(
             token_ids=self._tensor(np.array([s.new_token_ids[0] for s in scheduled])),
             attention=AttentionMetadata(
                 query_lens=(1,) * len(ids),
                 context_lens=tuple(starts),
                 num_decodes=len(ids),
-                positions=self._tensor(positions),
-                groups=self._groups(rows, rows, positions),
+                positions=self._tensor(np.array(starts)),
+                groups=self._groups(rows, self._row_numbers, starts),
                 block_size=self.block_size,
             ),
             logits_indices=None if all_draw else self._tensor(np.array(drawing, np.int64)),
             sampling_ids=ids if all_draw else tuple([ids[index] for index in drawing]),
-            sampling=self._sampling_metadata(
-                rows if all_draw else rows[drawing], [scheduled[index].output_index for index in drawing]
-            ),
+            sampling=self._sampling_metadata(rows if all_draw else rows[drawing], output_index),
         )
 
     def _rows(self, ids: tuple[str, ...]) -> np.ndarray:
         """(R,) the rows of these requests; the same array as long as they are the same."""
-        if self._rows_of_ids[0] != ids:
-            self._rows_of_ids = (ids, np.array([self._row_of[request_id] for request_id in ids]))
-        return self._rows_of_ids[1]
+        if self._last_ids != ids:
+            self._last_ids = ids
+            self._row_numbers = [self._row_of[request_id] for request_id in ids]
+            self._last_rows = np.array(self._row_numbers, np.int64)
+        return self._last_rows
 
     def _groups(
-        self, rows: np.ndarray, row_of_token: np.ndarray, positions: np.ndarray
+        self, rows: np.ndarray, row_of_token: Sequence[int], positions: Sequence[int]
     ) -> tuple[GroupMetadata, ...]:
         """Of (R,) ``rows``, and of T tokens in ``row_of_token`` at ``positions``."""
-        block_index, offset = np.divmod(positions, self.block_size)  # (T,), (T,)
+        size = self.block_size
         slots = []
-        for group, table in enumerate(self._block_tables):
-            # Behind a row's blocks, and nowhere else where tokens are written, there is the null block.
-            if (
-                block_index.max() >= table.shape[1]
-                or not (
-                    block_ids := table[row_of_token, block_index]  # (T,)
-                ).all()
-            ):
-                raise self._too_few_blocks(group, row_of_token, positions)
-            slots.append(self._tensor(block_ids * self.block_size + offset))
-        tables = self._tables_of(rows, int(block_index.max()) + 1)
+        for group, block_ids in enumerate(self._block_ids):
+            try:
+                in_group = [
+                    block_ids[row][position // size] * size + position % size
+                    for row, position in zip(row_of_token, positions, strict=True)
+                ]
+            except IndexError:
+                raise self._too_few_blocks(group, row_of_token, positions) from None
+            slots.append(self._tensor(np.array(in_group)))
+        tables = self._tables_of(rows, max(positions) // size + 1)
         return tuple(map(GroupMetadata, tables, slots))
 
     def _tables_of(self, rows: np.ndarray, width: int) -> tuple[torch.Tensor, ...]:
@@ -261,15 +267,24 @@ class InputBatch:
             self._tables = known = (rows, width, tables)
         return known[2]
 
-    def _too_few_blocks(self, group: int, row_of_token: np.ndarray, positions: np.ndarray) -> IntegrityError:
-        num_blocks = np.array(self._num_blocks[group])[row_of_token]
-        token = int(np.flatnonzero(positions // self.block_size >= num_blocks)[0])
-        row = int(row_of_token[token])
-        num_tokens = int(positions[row_of_token == row].max()) + 1
-        request_id = next(name for name, its_row in self._row_of.items() if its_row == row)
+    def _too_few_blocks(
+        self, group: int, row_of_token: Sequence[int], positions: Sequence[int]
+    ) -> IntegrityError:
+        num_tokens: dict[int, int] = {}  # a later token of a row replaces an earlier one
+        for row, position in zip(row_of_token, positions, strict=True):
+            num_tokens[row] = position + 1
+        request_id, num_blocks, tokens, needed = next(
+            (
+                request_id,
+                len(self._block_ids[group][row]),
+                num_tokens[row],
+                -(-num_tokens[row] // self.block_size),
+            )
+            for request_id, row in self._row_of.items()
+            if num_tokens.get(row, 0) > len(self._block_ids[group][row]) * self.block_size
+        )
         return IntegrityError(
-            f"request {request_id!r} has {num_blocks[token]} blocks in group {group}, but its "
-            f"{num_tokens} tokens need {-(-num_tokens // self.block_size)}."
+            f"request {request_id!r} has {num_blocks} blocks in group {group}, but its {tokens} tokens need {needed}."
         )
 
     def _sampling_metadata(self, rows: np.ndarray, output_index: Sequence[int]) -> SamplingMetadata:
@@ -292,7 +307,7 @@ class InputBatch:
                 for place, row in enumerate(rows.tolist())
                 if row in self._constraints
             ]
-        return SamplingMetadata(known[1], np.array(output_index, np.int64), constrained)
+        return SamplingMetadata(known[1], output_index, constrained)
 
     def _tensor(self, array: np.ndarray) -> torch.Tensor:
         tensor = torch.from_numpy(array)

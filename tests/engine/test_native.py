@@ -241,13 +241,12 @@ def test_draws_are_those_of_the_plain_race(kernels, vocabulary, spread):
     wanted = draw_unfiltered((logits - maxima[:, None]) / temperature[:, None], seeds, index)
 
     def drawn(rows):
-        tokens = likeliest.clone()
-        kernels.draw(
-            logits, tokens, Race(rows, len(rows) == 40, temperature[rows], seeds[rows], None), index.numpy()
-        )
-        others = torch.ones(40, dtype=torch.bool).index_fill(0, rows, False)
-        assert torch.equal(tokens[others], likeliest[others])  # rows of no race keep their maximum
-        return tokens[rows]
+        _, tokens = kernels.maxima(logits)
+        race = Race(rows, len(rows) == 40, temperature[rows], seeds[rows], None)
+        kernels.draw(logits, tokens, race, index.tolist())
+        others = torch.ones(40, dtype=torch.bool).index_fill(0, rows, False).numpy()
+        assert (tokens[others] == likeliest.numpy()[others]).all()  # rows of no race keep their maximum
+        return torch.tensor(tokens)[rows]
 
     assert torch.equal(drawn(torch.arange(40)), wanted)
     order = torch.randperm(40, generator=generator)
@@ -284,15 +283,16 @@ def test_filtered_draws_are_those_of_the_plain_way(kernels, vocabulary, spread):
     top_p[off] = 0.7  # whoever asks for nothing is drawn otherwise
     seeds = torch.randint(-(2**63), 2**63 - 1, (count,), generator=generator)
     index = torch.arange(count)
-    maxima, likeliest = logits.max(dim=-1)
+    maxima = logits.amax(dim=-1)
     scaled = (logits - maxima[:, None]) / temperature[:, None]
     wanted = draw_filtered(scaled, top_k, top_p, min_p, seeds, index)
 
     def drawn(rows):
-        tokens, filters = likeliest.clone(), Filters(top_k[rows], top_p[rows], min_p[rows])
+        _, tokens = kernels.maxima(logits)
+        filters = Filters(top_k[rows], top_p[rows], min_p[rows])
         race = Race(rows, len(rows) == count, temperature[rows], seeds[rows], filters)
-        kernels.draw(logits, tokens, race, index.numpy())
-        return tokens[rows]
+        kernels.draw(logits, tokens, race, index.tolist())
+        return torch.tensor(tokens)[rows]
 
     assert torch.equal(drawn(torch.arange(count)), wanted)
     order = torch.randperm(count, generator=generator)[:31]
@@ -319,8 +319,10 @@ def test_maxima_are_torchs_first_ones_and_nan_wins(kernels, vocabulary):
     logits[6, -1] = 50
     for some in (logits, logits[:2], logits[2:5], logits[3:4]):
         maxima, ids = kernels.maxima(some)
-        assert torch.equal(ids, torch.from_numpy(some.numpy().argmax(axis=-1)))
-        torch.testing.assert_close(maxima, some.max(dim=-1).values, equal_nan=True, rtol=0, atol=0)
+        assert ids.tolist() == some.numpy().argmax(axis=-1).tolist()
+        torch.testing.assert_close(
+            torch.tensor(maxima), some.max(dim=-1).values, equal_nan=True, rtol=0, atol=0
+        )
 
 
 @needs_native
@@ -338,7 +340,9 @@ def test_logprobs_and_ranks_are_those_of_the_plain_way(kernels, vocabulary):
     counts = [0, 1, 5, 20, 2, 3, 7, 0, 20, 4]
     for rows in (torch.arange(10), torch.tensor([7]), torch.tensor([3, 1, 8]), torch.tensor([0])):
         asked = [counts[i] for i in rows.tolist()]
-        found = kernels.logprobs(logits, sampled, Asking(rows, len(rows) == 10, tuple(asked)), vocabulary)
+        _, tokens = kernels.maxima(logits)
+        tokens[:] = sampled
+        found = kernels.logprobs(logits, tokens, Asking(rows, len(rows) == 10, tuple(asked)), vocabulary)
         wanted = gather_logprobs(logits[rows], sampled[rows], asked, vocabulary)
         for ours, one in zip(found, wanted, strict=True):
             assert ours.token_ids == one.token_ids

@@ -54,7 +54,7 @@ def test_a_batch_is_laid_out_decodes_first():
     assert attention.groups[0].block_tables.tolist() == [[9, 0], [5, 2], [7, 0]]
     assert inputs.sampling_ids == ("d", "q")
     assert inputs.logits_indices.tolist() == [0, 8]
-    assert inputs.sampling.output_index.tolist() == [1, 0]
+    assert inputs.sampling.output_index == [1, 0]
     assert inputs.sampling.settings.temperature.tolist() == [0.0, 0.7]
     assert inputs.sampling.settings.seeds.tolist() == [0, -3]
 

@@ -31,7 +31,7 @@ def metadata_of(
                 [NO_LOGPROBS if s.num_logprobs is None else s.num_logprobs for s in specs], np.int64
             ),
         ),
-        output_index=np.array([len(output) for _, output in histories], np.int64),
+        output_index=[len(output) for _, output in histories],
         constrained=[
             ConstrainedRow(row, LogitConstraints(spec, *history, num_valid_ids))
             for row, (spec, history) in enumerate(zip(specs, histories, strict=True))
