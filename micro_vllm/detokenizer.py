@@ -58,9 +58,20 @@ class ByteLevelStream:
         # A prompt may end inside a character; the answer then finishes it.
         for token_id in _last_visible(prompt_ids, self._skipped, 4):
             self._decoder.decode(self._bytes_of(token_id))
+        self._is_inside = bool(self._decoder.getstate()[0])  # a character is begun
 
     def push(self, token_id: int) -> str:
-        return "" if token_id in self._skipped else self._decoder.decode(self._bytes_of(token_id))
+        if token_id in self._skipped:
+            return ""
+        data = self._bytes_of(token_id)
+        if not self._is_inside:
+            try:
+                return data.decode()  # whole characters, as nearly always
+            except UnicodeDecodeError:
+                self._is_inside = True
+        text = self._decoder.decode(data)
+        self._is_inside = bool(self._decoder.getstate()[0])
+        return text
 
     def flush(self) -> str:
         return self._decoder.decode(b"", final=True)
@@ -214,7 +225,7 @@ class IncrementalDetokenizer:
     @property
     def text(self) -> str:
         """What may be shown now."""
-        return self._text[: self._visible]
+        return self._text[: self._visible]  # itself if that is all
 
     def append(self, token_id: int) -> None:
         """Take the next token. After a stop string nothing changes any more."""

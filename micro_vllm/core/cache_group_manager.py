@@ -86,6 +86,10 @@ class CacheGroupManager:
         """Blocks to append so that ``num_tokens`` tokens have slots."""
         return -(-num_tokens // self.block_size) - len(self.tables[request.request_id])
 
+    def num_tokens_unchanged(self, request: Request) -> int:
+        """As long as the request has no more tokens than this, its table stays as it is."""
+        return len(self.tables[request.request_id]) * self.block_size
+
     def num_held(self, request: Request) -> int:
         return len(self.tables[request.request_id])
 
@@ -205,6 +209,11 @@ class SlidingGroupManager(CacheGroupManager):
                 logical_start=start,
             )
         self._release(request, passed[::-1])
+
+    def num_tokens_unchanged(self, request: Request) -> int:
+        # The query at this many tokens is the first that does not see the oldest block left.
+        passes = (self._num_nulled[request.request_id] + 1) * self.block_size + self.window - 1
+        return min(super().num_tokens_unchanged(request), passes)
 
     def num_held(self, request: Request) -> int:
         return len(self.tables[request.request_id]) - self._num_nulled[request.request_id]

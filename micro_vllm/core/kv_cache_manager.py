@@ -42,6 +42,9 @@ class KVCacheManager:
             make_group_manager(group, config.block_size, self.pool, self.prefix_cache, tracer)
             for group in config.groups
         ]
+        self._room: dict[str, int] = {}
+        """Running request -> so many tokens change none of its tables; it may be out of date, being too small."""
+        self._nothing: tuple[tuple[int, ...], ...] = ((),) * len(self.groups)
         self.num_queried_tokens = 0
         self.num_hit_tokens = 0
         self._tracer = tracer
@@ -125,23 +128,28 @@ class KVCacheManager:
 
     def allocate(self, request: Request, count: int) -> tuple[tuple[int, ...], ...] | None:
         """Slots for the next ``count`` tokens: new block ids per group, or None if the pool cannot give them all."""
+        num_tokens = request.num_computed_tokens + count
+        if num_tokens <= self._room.get(request.request_id, 0):
+            return self._nothing
         for group in self.groups:
             group.release_passed(request)
-        num_tokens = request.num_computed_tokens + count
         missing = [max(0, group.num_missing(request, num_tokens)) for group in self.groups]
         if sum(missing) > self.pool.num_free:
             return None
-        return tuple(group.append_blocks(request, n) for group, n in zip(self.groups, missing, strict=True))
+        new = tuple(group.append_blocks(request, n) for group, n in zip(self.groups, missing, strict=True))
+        self._room[request.request_id] = min(group.num_tokens_unchanged(request) for group in self.groups)
+        return new
 
-    def register_full(self, request: Request) -> None:
-        """Make blocks that became full hittable. Call after ``num_computed_tokens`` has grown."""
-        if self.config.enable_prefix_caching:
+    def register_full(self, request: Request, count: int) -> None:
+        """Make blocks hittable that became full when ``num_computed_tokens`` grew by ``count``."""
+        if self.config.enable_prefix_caching and request.num_computed_tokens % self.config.block_size < count:
             request.extend_hashes(self.config.block_size)
             for group in self.groups:
                 group.register_full(request)
 
     def free(self, request: Request) -> None:
         """Drop all blocks of a request; what is cached stays hittable until it is handed out again."""
+        self._room.pop(request.request_id, None)
         for group in self.groups:
             group.free(request)
 
@@ -155,6 +163,12 @@ class KVCacheManager:
         """Adds up tables, reference counts, free list and hashes. Raises IntegrityError."""
         ref_counts = [0] * (self.config.num_blocks + 1)
         expected = {request.request_id for request in running}
+        if not self._room.keys() <= expected:
+            raise IntegrityError(f"room is kept for {sorted(self._room)}, running are {sorted(expected)}")
+        for request in running:
+            room = min(group.num_tokens_unchanged(request) for group in self.groups)
+            if self._room.get(request.request_id, 0) > room:
+                raise IntegrityError(f"{request.request_id} has room for {room} tokens, not for more")
         for group in self.groups:
             if group.tables.keys() != expected:
                 raise IntegrityError(

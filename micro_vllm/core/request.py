@@ -38,6 +38,31 @@ class Request:
     preemption are all the same chase.
     """
 
+    # After a forward pass nothing of a request is in the processor's caches: in one piece it is back sooner.
+    __slots__ = (
+        "arrival",
+        "arrival_time",
+        "block_hashes",
+        "cache_salt",
+        "finish_reason",
+        "first_admitted_time",
+        "first_token_time",
+        "last_token_time",
+        "num_cached_tokens",
+        "num_computed_tokens",
+        "num_preemptions",
+        "num_prompt_tokens",
+        "priority",
+        "prompt_token_ids",
+        "request_id",
+        "sampling",
+        "shared_prefix_len",
+        "status",
+        "stop",
+        "stop_reason",
+        "token_ids",
+    )
+
     def __init__(
         self,
         request_id: str,
@@ -52,6 +77,7 @@ class Request:
     ) -> None:
         self.request_id = request_id
         self.prompt_token_ids = prompt_token_ids
+        self.num_prompt_tokens = len(prompt_token_ids)
         self.token_ids = list(prompt_token_ids)
         self.sampling = sampling
         self.stop = stop
@@ -78,20 +104,16 @@ class Request:
         self.last_token_time: float | None = None
 
     @property
-    def num_prompt_tokens(self) -> int:
-        return len(self.prompt_token_ids)
-
-    @property
     def num_tokens(self) -> int:
         return len(self.token_ids)
 
     @property
     def num_output_tokens(self) -> int:
-        return len(self.token_ids) - len(self.prompt_token_ids)
+        return len(self.token_ids) - self.num_prompt_tokens
 
     @property
     def num_missing_tokens(self) -> int:
-        return self.num_tokens - self.num_computed_tokens
+        return len(self.token_ids) - self.num_computed_tokens
 
     def mark_admitted(self, num_cached_tokens: int) -> None:
         """It runs now, and its first ``num_cached_tokens`` tokens need no computing."""
@@ -101,21 +123,22 @@ class Request:
             self.first_admitted_time = time.monotonic()
             self.num_cached_tokens = num_cached_tokens
 
-    def append_output(self, token_id: int) -> None:
+    def append_output(self, token_id: int, now: float) -> None:
+        """``now``: monotonic seconds."""
         self.token_ids.append(token_id)
-        self.last_token_time = time.monotonic()
+        self.last_token_time = now
         if self.first_token_time is None:
-            self.first_token_time = self.last_token_time
+            self.first_token_time = now
 
     def check_stop(self) -> bool:
         """Whether the last output ends the request; sets the reasons. Length caps win over min_tokens."""
-        token_id = self.token_ids[-1]
-        if self.num_output_tokens >= self.stop.min_tokens:
-            if token_id in self.stop.eos_token_ids:
+        token_id, num_output_tokens, stop = self.token_ids[-1], self.num_output_tokens, self.stop
+        if num_output_tokens >= stop.min_tokens:
+            if token_id in stop.eos_token_ids:
                 self.finish_reason = "stop"
-            elif token_id in self.stop.stop_token_ids:
+            elif token_id in stop.stop_token_ids:
                 self.finish_reason, self.stop_reason = "stop", token_id
-        if self.finish_reason is None and self.num_output_tokens >= self.stop.max_tokens:
+        if self.finish_reason is None and num_output_tokens >= stop.max_tokens:
             self.finish_reason = "length"
         return self.finish_reason is not None
 
@@ -132,9 +155,10 @@ class Request:
     def metrics(self, now: float | None = None) -> RequestMetrics:
         """Seconds since arrival; ``e2e`` only when ``now`` (its end) is given."""
         tpot = None
-        if self.first_token_time is not None and self.num_output_tokens > 1:
+        num_gaps = self.num_output_tokens - 1
+        if self.first_token_time is not None and num_gaps > 0:
             assert self.last_token_time is not None
-            tpot = (self.last_token_time - self.first_token_time) / (self.num_output_tokens - 1)
+            tpot = (self.last_token_time - self.first_token_time) / num_gaps
         return RequestMetrics(
             queue_time=_since(self.arrival_time, self.first_admitted_time),
             ttft=_since(self.arrival_time, self.first_token_time),

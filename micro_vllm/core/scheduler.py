@@ -6,6 +6,7 @@ recompute are not told apart. Source: https://docs.vllm.ai/en/latest/design/arch
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -121,13 +122,14 @@ class Scheduler:
         stopped_by: StoppedBy = "preemption"
         if not preempted:
             budget, stopped_by = self._schedule_waiting(rows, budget)
+        scheduled = tuple([_scheduled(row) for row in rows.values()])
         if self._tracer:
-            self._trace_plan(rows, budget, stopped_by)
+            self._trace_plan(scheduled, budget, stopped_by)
         finished, self._finished_ids = tuple(self._finished_ids), []
         return ExecutionPlan(
             step=step,
-            scheduled=tuple(self._scheduled(row) for row in rows.values()),
-            new=tuple(self._new(row) for row in rows.values() if row.is_new),
+            scheduled=scheduled,
+            new=tuple([self._new(row) for row in rows.values() if row.is_new]),
             preempted_ids=tuple(preempted),
             finished_ids=finished,
         )
@@ -213,17 +215,6 @@ class Scheduler:
 
     # ------------------------------------------------------------ the frozen plan
 
-    def _scheduled(self, row: _Row) -> ScheduledRequest:
-        request, start = row.request, row.request.num_computed_tokens
-        return ScheduledRequest(
-            request_id=request.request_id,
-            new_token_ids=tuple(request.token_ids[start : start + row.count]),
-            start=start,
-            new_block_ids=row.new_block_ids,
-            samples=start + row.count == request.num_tokens,
-            output_index=request.num_output_tokens,
-        )
-
     def _new(self, row: _Row) -> NewRequest:
         return NewRequest(
             request_id=row.request.request_id,
@@ -234,24 +225,30 @@ class Scheduler:
             is_resumed=row.request.num_preemptions > 0,
         )
 
-    def _trace_plan(self, rows: dict[str, _Row], budget_left: int, stopped_by: StoppedBy) -> None:
+    def _trace_plan(
+        self, scheduled: Sequence[ScheduledRequest], budget_left: int, stopped_by: StoppedBy
+    ) -> None:
         assert self._tracer is not None
         self._tracer.emit(
             StepPlanned,
             rows=tuple(
-                ScheduledRow(
-                    request_id=request_id,
-                    phase="decode" if _is_decode(row) else "prefill",
-                    start=row.request.num_computed_tokens,
-                    count=row.count,
-                )
-                for request_id, row in rows.items()
+                [
+                    ScheduledRow(
+                        request_id=row.request_id,
+                        phase="prefill" if row.is_prefill else "decode",
+                        start=row.start,
+                        count=row.count,
+                    )
+                    for row in scheduled
+                ]
             ),
             num_tokens=self.config.max_num_batched_tokens - budget_left,
             token_budget=self.config.max_num_batched_tokens,
             num_seats=len(self.running),
             max_num_seqs=self.config.max_num_seqs,
-            waiting=tuple(r.request_id for r in islice(self.waiting.values(), WAITING_SHOWN)),
+            waiting=tuple([r.request_id for r in islice(self.waiting.values(), WAITING_SHOWN)])
+            if self.waiting
+            else (),
             num_waiting=len(self.waiting),
             stopped_by=stopped_by,
         )
@@ -263,22 +260,24 @@ class Scheduler:
 
         Ending requests is left to the caller, who knows stop strings as well.
         """
-        computed: list[Request] = []
+        now = time.monotonic()
+        computed: list[tuple[Request, int]] = []
         sampled: list[Request] = []
         for row in plan.scheduled:
             if row.request_id in result.failed:
                 continue
             request = self.requests[row.request_id]
-            request.num_computed_tokens = row.start + row.count
-            computed.append(request)
+            count = len(row.new_token_ids)
+            request.num_computed_tokens = row.start + count
+            computed.append((request, count))
             if row.samples:
-                request.append_output(result.token_ids[row.request_id])
+                request.append_output(result.token_ids[row.request_id], now)
                 sampled.append(request)
         if self._tracer and sampled:
-            tokens = (_sampled_token(request, result) for request in sampled)
+            tokens = [_sampled_token(request, result) for request in sampled]
             self._tracer.emit(TokensSampled, tokens=tuple(tokens))
-        for request in computed:
-            self.kv.register_full(request)
+        for request, count in computed:
+            self.kv.register_full(request, count)
         return sampled
 
     def plan_failed(self, plan: ExecutionPlan) -> None:
@@ -291,9 +290,17 @@ class Scheduler:
         _check_queues(self.requests, self.waiting, self.running)
 
 
-def _is_decode(row: _Row) -> bool:
-    """One token, of which all before it are computed, after at least one output."""
-    return row.count == 1 and row.request.num_output_tokens > 0 and row.request.num_missing_tokens == 1
+def _scheduled(row: _Row) -> ScheduledRequest:
+    request, start = row.request, row.request.num_computed_tokens
+    stop = start + row.count
+    return ScheduledRequest(
+        request.request_id,
+        new_token_ids=tuple(request.token_ids[start:stop]),
+        start=start,
+        new_block_ids=row.new_block_ids,
+        samples=stop == request.num_tokens,
+        output_index=request.num_output_tokens,
+    )
 
 
 def _sampled_token(request: Request, result: StepResult) -> SampledToken:

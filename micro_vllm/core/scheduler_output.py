@@ -50,7 +50,8 @@ class ScheduledRequest(msgspec.Struct, frozen=True):
 
     @property
     def is_prefill(self) -> bool:
-        return self.output_index == 0 or self.count > 1
+        """Not one token of which all before it are computed, after at least one output."""
+        return not self.samples or self.output_index == 0 or len(self.new_token_ids) > 1
 
 
 class ExecutionPlan(msgspec.Struct, frozen=True):
@@ -66,7 +67,7 @@ class ExecutionPlan(msgspec.Struct, frozen=True):
 
     @property
     def num_tokens(self) -> int:
-        return sum(row.count for row in self.scheduled)
+        return sum([len(row.new_token_ids) for row in self.scheduled])
 
 
 class TokenLogprobs(msgspec.Struct, frozen=True):

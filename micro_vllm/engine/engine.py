@@ -264,7 +264,7 @@ class Engine:
                 sample_seconds=result.timings.sample,
                 num_requests=len(plan.scheduled),
                 num_tokens=plan.num_tokens,
-                num_decodes=sum(not row.is_prefill for row in plan.scheduled),
+                num_decodes=sum([not row.is_prefill for row in plan.scheduled]),
                 operator=result.operator,
             )
         outputs = []

@@ -82,6 +82,31 @@ inline float maximum(const float* x, int64_t size) {
   return _mm512_reduce_max_ps(most);
 }
 
+// Of x[first] .. x[last - 1]: the maximum, NaN if there is one, and the first place that has it. -inf and `first` of none.
+Best first_maximum(const float* x, int64_t first, int64_t last) {
+  __m512 most = _mm512_set1_ps(-INFINITY), sum = _mm512_setzero_ps();
+  int64_t at = first;
+  for (; at + 16 <= last; at += 16) {
+    const __m512 v = _mm512_loadu_ps(x + at);
+    most = _mm512_max_ps(most, v);
+    sum = _mm512_add_ps(sum, _mm512_sub_ps(v, v));  // NaN from NaN, and from infinities, which are looked at again
+  }
+  float top = _mm512_reduce_max_ps(most);
+  bool is_odd = !(_mm512_reduce_add_ps(sum) == 0);
+  for (; at < last; ++at) {
+    top = std::max(top, x[at]);
+    is_odd = is_odd || std::isnan(x[at]);
+  }
+  if (is_odd) {
+    const float* nan = std::find_if(x + first, x + last, [](float v) { return std::isnan(v); });
+    if (nan < x + last) return {*nan, nan - x};
+  }
+  const __m512 wanted = _mm512_set1_ps(top);
+  for (at = first; at + 16 <= last && !_mm512_cmp_ps_mask(_mm512_loadu_ps(x + at), wanted, _CMP_EQ_OQ);) at += 16;
+  while (at + 1 < last && x[at] != top) ++at;
+  return {top, at};
+}
+
 struct Likeliest {  // the best so far, equals by id
   int64_t* ids;
   float* values;
@@ -154,35 +179,26 @@ extern "C" void mv_logprobs(const Listing* listing, int64_t* ids, float* values,
   }
 }
 
-// Of each of N rows: the maximum, NaN if there is one, and the first id that has it.
+// Of each of N rows: the maximum, NaN if there is one, and the first id that has it. Every thread takes the part of the
+// vocabulary that it has computed (mv_logits) and that its caches still hold.
 extern "C" void mv_maxima(const float* logits, int64_t stride, int64_t vocabulary, int64_t count, float* maxima,
                           int64_t* ids, int64_t threads) {
-#pragma omp parallel for num_threads(count > 3 ? threads : 1) schedule(static)
+  std::vector<Best> found(count * threads);
+#pragma omp parallel for num_threads(threads) schedule(static)
+  for (int64_t part = 0; part < threads; ++part) {
+    const int64_t first = vocabulary * part / threads, last = vocabulary * (part + 1) / threads;
+    for (int64_t row = 0; row < count; ++row) {
+      found[row * threads + part] = first_maximum(logits + row * stride, first, last);
+    }
+  }
   for (int64_t row = 0; row < count; ++row) {
-    const float* x = logits + row * stride;
-    __m512 most = _mm512_set1_ps(-INFINITY), sum = _mm512_setzero_ps();
-    int64_t at = 0;
-    for (; at + 16 <= vocabulary; at += 16) {
-      const __m512 v = _mm512_loadu_ps(x + at);
-      most = _mm512_max_ps(most, v);
-      sum = _mm512_add_ps(sum, _mm512_sub_ps(v, v));  // NaN from NaN, and from infinities, which are looked at again
+    Best best = found[row * threads];
+    for (int64_t part = 1; part < threads && !std::isnan(best.score); ++part) {
+      const Best& other = found[row * threads + part];
+      if (other.score > best.score || std::isnan(other.score)) best = other;
     }
-    float top = _mm512_reduce_max_ps(most);
-    bool is_odd = !(_mm512_reduce_add_ps(sum) == 0);
-    for (; at < vocabulary; ++at) {
-      top = std::max(top, x[at]);
-      is_odd = is_odd || std::isnan(x[at]);
-    }
-    int64_t id = 0;
-    if (is_odd && (id = std::find_if(x, x + vocabulary, [](float v) { return std::isnan(v); }) - x) < vocabulary) {
-      top = x[id];
-    } else {
-      const __m512 wanted = _mm512_set1_ps(top);
-      for (id = 0; id + 16 <= vocabulary && !_mm512_cmp_ps_mask(_mm512_loadu_ps(x + id), wanted, _CMP_EQ_OQ);) id += 16;
-      while (id + 1 < vocabulary && x[id] != top) ++id;
-    }
-    maxima[row] = top;
-    ids[row] = id;
+    maxima[row] = best.score;
+    ids[row] = best.token;
   }
 }
 

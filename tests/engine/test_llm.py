@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 
+import msgspec
 import pytest
 import torch
 
@@ -309,7 +310,6 @@ def _force(llm, ids):
     execute = llm.engine.executor.execute
 
     def forced(plan):
-        import dataclasses
 
         result = execute(plan)
         tokens = {
@@ -317,7 +317,7 @@ def _force(llm, ids):
             for row in plan.scheduled
             if row.request_id in result.token_ids
         }
-        return dataclasses.replace(result, token_ids=tokens)
+        return msgspec.structs.replace(result, token_ids=tokens)
 
     llm.engine.executor.execute = forced
 
@@ -399,14 +399,13 @@ def test_a_request_with_nan_fails_alone(llm):
     poisoned = {"id": None}
 
     def poison(plan):
-        import dataclasses
 
         result = execute(plan)
         bad = poisoned["id"]
         if bad not in result.token_ids:
             return result
         tokens = {r: t for r, t in result.token_ids.items() if r != bad}
-        return dataclasses.replace(result, token_ids=tokens, failed={bad: "logits are NaN"})
+        return msgspec.structs.replace(result, token_ids=tokens, failed={bad: "logits are NaN"})
 
     llm.engine.executor.execute = poison
     poisoned["id"] = "request-1"
