@@ -51,6 +51,8 @@ class TextStream(Protocol):
 class ByteLevelStream:
     """Every token is some bytes; UTF-8 decoding keeps the tail of an unfinished character."""
 
+    __slots__ = ("_bytes_of", "_decoder", "_is_inside", "_skipped")
+
     def __init__(self, tokenizer: Vocabulary, prompt_ids: Sequence[int], skip_special_tokens: bool) -> None:
         self._bytes_of = tokenizer.token_bytes
         self._skipped = tokenizer.special_ids if skip_special_tokens else frozenset()
@@ -201,6 +203,18 @@ class IncrementalDetokenizer:
         include_stop_str_in_output: cut behind it instead.
         min_tokens: stop strings that are complete within the first so many tokens do not count.
     """
+
+    __slots__ = (
+        "_checked",
+        "_include_stop",
+        "_min_tokens",
+        "_num_tokens",
+        "_stops",
+        "_stream",
+        "_text",
+        "_visible",
+        "stop_string",
+    )
 
     def __init__(
         self,

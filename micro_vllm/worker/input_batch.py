@@ -4,11 +4,12 @@ A plan brings only what is new, so a step costs O(new tokens + scheduled request
 tables, the sampling settings and the counts that came before. Rows are reused, never moved.
 
 Most steps are those of the step before, one token further. What is the same for as long as the same requests come in
-the same order, and what is until one of them gets a block, is kept. Nothing that was handed out is ever changed.
+the same order, and what is until one of them gets a block, is kept; and numbers are put where the last step's were.
 """
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
 from itertools import chain
 
@@ -55,7 +56,6 @@ class InputBatch:
         self.block_size = block_size
         self.num_valid_ids = num_valid_ids
         self.device = torch.device(device)
-        self._is_on_cpu = self.device.type == "cpu"
         self._row_of: dict[str, int] = {}
         self._free_rows = list(range(max_num_seqs))[::-1]
         self._max_num_seqs = max_num_seqs
@@ -74,6 +74,9 @@ class InputBatch:
         self._seeds = np.zeros(max_num_seqs, np.int64)
         self._num_logprobs = np.full(max_num_seqs, NO_LOGPROBS, np.int64)
         self._constraints: dict[int, LogitConstraints] = {}  # rows that have any
+        self._token_ids = _Column(self.device)
+        self._positions = _Column(self.device)
+        self._slots = [_Column(self.device) for _ in range(num_groups)]
         # Kept from the last step; dropped when a row of theirs changes.
         self._last_ids: tuple[str, ...] = ()
         self._row_numbers: list[int] = []  # of the last ids
@@ -172,7 +175,7 @@ class InputBatch:
     # ------------------------------------------------------------ the batch
 
     def build(self, plan: ExecutionPlan) -> ModelInputs:
-        """Flatten a plan that was applied. It must schedule at least one token.
+        """Flatten a plan that was applied; it must schedule at least one token. Valid until the next call.
 
         Raises:
             IntegrityError: a token's place is past the end of its request's block table.
@@ -219,12 +222,12 @@ class InputBatch:
         all_draw = len(output_index) == len(ids)
         drawing = () if all_draw else [index for index, s in enumerate(scheduled) if s.samples]
         return ModelInputs(
-            token_ids=self._tensor(np.array([s.new_token_ids[0] for s in scheduled])),
+            token_ids=self._token_ids.fill([s.new_token_ids[0] for s in scheduled]),
             attention=AttentionMetadata(
                 query_lens=(1,) * len(ids),
                 context_lens=tuple(starts),
                 num_decodes=len(ids),
-                positions=self._tensor(np.array(starts)),
+                positions=self._positions.fill(starts),
                 groups=self._groups(rows, self._row_numbers, starts),
                 block_size=self.block_size,
             ),
@@ -255,7 +258,7 @@ class InputBatch:
                 ]
             except IndexError:
                 raise self._too_few_blocks(group, row_of_token, positions) from None
-            slots.append(self._tensor(np.array(in_group)))
+            slots.append(self._slots[group].fill(in_group))
         tables = self._tables_of(rows, max(positions) // size + 1)
         return tuple(map(GroupMetadata, tables, slots))
 
@@ -290,7 +293,9 @@ class InputBatch:
     def _sampling_metadata(self, rows: np.ndarray, output_index: Sequence[int]) -> SamplingMetadata:
         """Of the (N,) rows that draw; the same settings as long as these are the same."""
         known = self._settings
-        if known is None or (known[0] is not rows and not np.array_equal(known[0], rows)):
+        if known is not None and known[0] is not rows and np.array_equal(known[0], rows):
+            self._settings = known = (rows, known[1])
+        if known is None or known[0] is not rows:
             settings = SamplingSettings(
                 temperature=self._temperature[rows],
                 top_k=self._top_k[rows],
@@ -309,9 +314,31 @@ class InputBatch:
             ]
         return SamplingMetadata(known[1], output_index, constrained)
 
-    def _tensor(self, array: np.ndarray) -> torch.Tensor:
-        tensor = torch.from_numpy(array)
-        return tensor if self._is_on_cpu else tensor.to(self.device)
+    def _tensor(self, values: np.ndarray) -> torch.Tensor:
+        return torch.from_numpy(values).to(self.device)
+
+
+class _Column:
+    """A tensor of int64 made of a list of numbers, in the same memory as long as there are equally many.
+
+    Steps are mostly as wide as the last one, and an ``array`` takes a list in a fraction of the time that numpy and
+    torch together need for it when neither was called for a while.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._memory = array("q")
+        self._tensor = torch.empty(0, dtype=torch.int64)
+
+    def fill(self, values: Sequence[int]) -> torch.Tensor:
+        """``(len(values),)``, at least one; valid until the next call."""
+        numbers = array("q", values)
+        if len(numbers) == len(self._memory):
+            self._memory[:] = numbers
+        else:
+            self._memory = numbers
+            self._tensor = torch.frombuffer(numbers, dtype=torch.int64)
+        return self._tensor if self._device.type == "cpu" else self._tensor.to(self._device)
 
 
 def _has_many_tokens(scheduled: ScheduledRequest) -> bool:

@@ -7,7 +7,6 @@ and one vectorised draw.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import nullcontext
 from itertools import chain
 from time import perf_counter
 from typing import TYPE_CHECKING, cast
@@ -103,8 +102,9 @@ class ModelRunner:
         Raises:
             IntegrityError: the plan contradicts what earlier plans said, or is over the token budget.
         """
-        # Kernels record no gradients; only PyTorch has to be told, which takes a while.
-        with nullcontext() if self._is_native else torch.inference_mode():
+        if self._is_native:  # kernels record no gradients; PyTorch has to be told so, which takes a while
+            return self._execute(plan)
+        with torch.inference_mode():
             return self._execute(plan)
 
     def _execute(self, plan: ExecutionPlan) -> StepResult:
