@@ -154,20 +154,16 @@ class Request:
 
     def metrics(self, now: float | None = None) -> RequestMetrics:
         """Seconds since arrival; ``e2e`` only when ``now`` (its end) is given."""
+        arrival, admitted = self.arrival_time, self.first_admitted_time
+        first, last, num_gaps = self.first_token_time, self.last_token_time, self.num_output_tokens - 1
         tpot = None
-        num_gaps = self.num_output_tokens - 1
-        if self.first_token_time is not None and num_gaps > 0:
-            assert self.last_token_time is not None
-            tpot = (self.last_token_time - self.first_token_time) / num_gaps
+        if first is not None and last is not None and num_gaps > 0:
+            tpot = (last - first) / num_gaps
         return RequestMetrics(
-            queue_time=_since(self.arrival_time, self.first_admitted_time),
-            ttft=_since(self.arrival_time, self.first_token_time),
+            queue_time=None if admitted is None else admitted - arrival,
+            ttft=None if first is None else first - arrival,
             tpot=tpot,
-            e2e=_since(self.arrival_time, now),
+            e2e=None if now is None else now - arrival,
             num_cached_tokens=self.num_cached_tokens,
             num_preemptions=self.num_preemptions,
         )
-
-
-def _since(start: float, end: float | None) -> float | None:
-    return None if end is None else end - start

@@ -304,7 +304,7 @@ def _scheduled(row: _Row) -> ScheduledRequest:
 
 
 def _sampled_token(request: Request, result: StepResult) -> SampledToken:
-    logprobs = result.logprobs.get(request.request_id)
+    logprobs = result.logprobs.get(request.request_id) if result.logprobs else None
     if logprobs is None:
         return SampledToken(request_id=request.request_id, token_id=request.token_ids[-1])
     return SampledToken(

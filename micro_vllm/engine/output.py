@@ -13,7 +13,7 @@ from micro_vllm.trace.events import RequestMetrics
 FinishReason = Literal["stop", "length", "abort", "error"]
 
 
-class Logprob(msgspec.Struct, frozen=True):
+class Logprob(msgspec.Struct, frozen=True, gc=False):
     """Raw log-probability of one candidate (before temperature and penalties) and its 1-based rank."""
 
     logprob: float
@@ -21,7 +21,7 @@ class Logprob(msgspec.Struct, frozen=True):
     decoded_token: str | None = None
 
 
-class CompletionOutput(msgspec.Struct, frozen=True):
+class CompletionOutput(msgspec.Struct, frozen=True, gc=False):
     """One answer, as far as it has come."""
 
     index: int
@@ -42,7 +42,7 @@ class CompletionOutput(msgspec.Struct, frozen=True):
         return self.finish_reason is not None
 
 
-class RequestOutput(msgspec.Struct, frozen=True):
+class RequestOutput(msgspec.Struct, frozen=True, gc=False):
     """A request's cumulative output after some step."""
 
     request_id: str

@@ -53,21 +53,25 @@ struct Race {
     const __m512i lanes = _mm512_mullo_epi64(_mm512_set_epi64(7, 6, 5, 4, 3, 2, 1, 0), _mm512_set1_epi64(kGamma));
     constexpr float kLog2e = 1.44269504f;
     const __m512 shift = _mm512_set1_ps(top), slope = _mm512_set1_ps(kLog2e / temperature);
+    // 31 for the scale of what the power is compared with, 1 since only whole powers are taken, and a little against the
+    // rounding of what `enter` computes.
+    auto offset_of = [](const Best& best) { return _mm512_set1_ps(32 + 2e-3f - best.score * kLog2e); };
+    __m512 offset = offset_of(best);
+    __m512i base = _mm512_add_epi64(_mm512_set1_epi64(key + (first + 1) * kGamma), lanes);
     for (int64_t at = first; at < last; at += 16) {
       const __mmask16 here = last - at >= 16 ? 0xffff : (1u << (last - at)) - 1;
       const __m512 x = _mm512_maskz_loadu_ps(here, logits + at);
-      // 31 for the scale of what it is compared with, 1 since only whole powers are taken, and a little against the
-      // rounding of what `enter` computes.
-      const __m512 offset = _mm512_set1_ps(32 + 2e-3f - best.score * kLog2e);
       const __m512 power = _mm512_fmadd_ps(_mm512_sub_ps(x, shift), slope, offset);
       const __m512i limit = _mm512_cvttps_epu32(_mm512_scalef_ps(_mm512_set1_ps(1.0f), power));
-      const __m512i base = _mm512_add_epi64(_mm512_set1_epi64(key + (at + 1) * kGamma), lanes);
       const __m512i least = least_uniform(base, _mm512_add_epi64(base, _mm512_set1_epi64(8 * kGamma)));
+      base = _mm512_add_epi64(base, _mm512_set1_epi64(16 * kGamma));
       __mmask16 open = _mm512_mask_cmp_epu32_mask(here, least, limit, _MM_CMPINT_LE);
+      if (!open) continue;
       for (; open; open &= open - 1) {
         const int64_t token = at + __builtin_ctz(open);
         enter(token, uniform(key, token), best);
       }
+      offset = offset_of(best);
     }
     return best;
   }

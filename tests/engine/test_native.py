@@ -393,6 +393,37 @@ def test_it_takes_over_between_two_steps_of_running_requests(folder):
 
 
 @needs_native
+def test_slots_that_were_not_written_are_not_read(folder):
+    """Native steps do not clear fresh blocks: what a former owner left there, NaN even, must not matter."""
+    loaded = load_model(folder, skip_tokenizer_init=True)
+    parts = prepare_native(loaded)
+    answers = []
+    for left_behind in (0.0, float("nan")):
+        llm = LLM(loaded, skip_tokenizer_init=True, num_gpu_blocks_override=64)
+        llm.engine.use_native(parts)
+        llm.engine.executor._worker._runner.cache.data[:, :, 1:] = left_behind
+        answers.append([output.outputs[0].token_ids for output in greedy(llm, PROMPTS)])
+    assert answers[0] == answers[1]
+
+
+@needs_native
+def test_a_decode_calls_pytorch_for_nothing_that_it_can_keep(folder):
+    """Between two sweeps over the weights every call of torch costs tens of microseconds."""
+    loaded = load_model(folder, skip_tokenizer_init=True)
+    llm = LLM(loaded, skip_tokenizer_init=True, num_gpu_blocks_override=64, block_size=64)
+    llm.engine.use_native(prepare_native(loaded))
+    params = SamplingParams(temperature=0.7, max_tokens=24, ignore_eos=True, detokenize=False)
+    for prompt in PROMPTS[:2]:
+        llm.engine.add_request({"prompt_token_ids": prompt[:20]}, params)
+    for _ in range(4):
+        llm.engine.step()
+    with torch.profiler.profile() as profile:
+        for _ in range(8):
+            llm.engine.step()
+    assert [event.name for event in profile.events() if event.name.startswith("aten::")] == []
+
+
+@needs_native
 def test_engines_share_one_copy_of_the_int8_weights(folder):
     loaded = load_model(folder, skip_tokenizer_init=True)
     parts = prepare_native(loaded)

@@ -154,12 +154,68 @@ def test_tables_grow_beyond_the_planned_width():
     )
 
 
+def test_what_stays_the_same_is_kept_and_dropped_with_its_reason():
+    batch = make_batch()
+    step(
+        batch,
+        row("a", [1, 2], 0, [[1]]),
+        row("b", [1, 2], 0, [[2]]),
+        new=(new("a", [1, 2]), new("b", [1, 2])),
+    )
+
+    def decode(start, ids=("a", "b"), blocks=((),), **lists):
+        return step(
+            batch,
+            *(row(i, [start], start, blocks if i == "a" else ((),), True, start - 1) for i in ids),
+            **lists,
+        )
+
+    first, second = decode(2), decode(3)
+    assert second.sampling.settings is first.sampling.settings
+    assert second.attention.groups[0].block_tables is first.attention.groups[0].block_tables
+    assert second.attention.groups[0].slot_mapping.tolist() == [7, 11]
+    assert second.sampling.output_index == [2, 2]
+    # A block for one of them: other tables, the same settings.
+    step(batch, row("b", [4], 4, [[4]], True, 3))
+    third = decode(4, ids=("a",), blocks=[[3]])
+    assert third.attention.groups[0].block_tables.tolist() == [[1, 3]]
+    both = decode(5)
+    assert both.attention.groups[0].block_tables.tolist() == [[1, 3], [2, 4]]
+    assert both.sampling.settings is not first.sampling.settings  # "a" and "b" alone came between
+    # The same ids, but another request that has come back under one of them.
+    step(batch, row("a", [9], 0, [[5]]), new=(new("a", [9, 9], temperature=0.5),), finished_ids=("a",))
+    again = step(batch, row("a", [9], 1, samples=True), row("b", [6], 6, samples=True, output_index=5))
+    assert again.sampling.settings.temperature.tolist() == [0.5, 0.0]
+    assert again.attention.groups[0].block_tables.tolist() == [[5, 0], [2, 4]]
+    assert again.attention.groups[0].slot_mapping.tolist() == [21, 18]
+
+
+def test_single_tokens_of_which_some_do_not_draw():
+    """The last tokens of chunked prompts, one each, beside a decode."""
+    batch = make_batch()
+    step(batch, row("d", [1], 0, [[9]], samples=True), new=(new("d", [1]),))
+    inputs = step(
+        batch,
+        row("p", [5], 0, [[5]]),
+        row("d", [2], 1, samples=True, output_index=1),
+        new=(new("p", [5, 6], temperature=0.5),),
+    )
+    assert inputs.logits_indices.tolist() == [1]
+    assert inputs.sampling_ids == ("d",)
+    assert inputs.sampling.settings.temperature.tolist() == [0.0]
+    inputs = step(batch, row("p", [6], 1, samples=True), row("d", [3], 2, samples=True, output_index=2))
+    assert inputs.logits_indices is None  # all of them, in order
+    assert inputs.sampling.settings.temperature.tolist() == [0.5, 0.0]
+
+
 def test_contradictions_are_told():
     batch = make_batch(max_num_seqs=1)
     with pytest.raises(IntegrityError, match="'a' is scheduled"):
         step(batch, row("a", [1], 0, [[1]]))
     with pytest.raises(IntegrityError, match="'a' has 1 blocks in group 0, but its 5 tokens need 2"):
         step(batch, row("a", range(5), 0, [[1]]), new=(new("a", range(5)),))
+    with pytest.raises(IntegrityError, match="'a' has 1 blocks in group 0, but its 5 tokens need 2"):
+        step(batch, row("a", [4], 4))
     with pytest.raises(IntegrityError, match="max_num_seqs=1"):
         batch.apply_plan(ExecutionPlan(1, (), new=(new("b", [1]),)))
     # Once the engine has finished what failed, the batch works on.

@@ -9,6 +9,7 @@ import pytest
 from micro_vllm.config import EngineConfig
 from micro_vllm.errors import CapacityError, ConfigError, InvalidRequestError
 from micro_vllm.sampling.params import SamplingParams
+from micro_vllm.trace import StepExecuted, StepPlanned, TraceLog
 from tests.engine.support.scripted import ScriptedExecutor, run, scripted_engine, solo
 
 ON = SamplingParams(max_tokens=8, ignore_eos=True)
@@ -120,6 +121,45 @@ def test_pool_run_dry_preempts_and_goes_on():
     assert {r: len(tokens) for r, tokens in done.items()} == {f"r{i}": 40 for i in range(4)}
     assert done == {f"r{i}": solo(p, 40, ignore_eos=True) for i, p in enumerate(many)}
     assert sum(len(plan.preempted_ids) for plan in engine.executor.plans) > 0
+
+
+@pytest.mark.parametrize("windows", [(None, None), (8, 8), (None, 6)])
+def test_a_decode_asks_the_groups_only_when_a_table_changes(monkeypatch, windows):
+    """At a new block, or when one falls out of a window: never more than twice in the tokens of a block."""
+    engine = scripted_engine(windows, num_gpu_blocks_override=64)
+    asked = []
+    for group in engine.scheduler.kv.groups:
+        missing = group.num_missing
+        monkeypatch.setattr(
+            group, "num_missing", lambda r, n, missing=missing: asked.append(n) or missing(r, n)
+        )
+    on = SamplingParams(max_tokens=60, ignore_eos=True)
+    engine.add_request(prompts(1, 5)[0], on)
+    run(engine)  # the executor checks that every token has its slot, and that what is seen is still there
+    groups, kinds = len(engine.scheduler.kv.groups), len({w for w in windows if w} | {None})
+    assert len(set(asked)) <= (5 + 60) // 4 * kinds + 1
+    assert len(asked) == len(set(asked)) * groups
+
+
+def test_a_trace_counts_as_decodes_what_it_calls_decodes():
+    """A chunk of one token, of a request that is computed again, is none."""
+    log = TraceLog()
+    engine = scripted_engine(
+        num_gpu_blocks_override=10,
+        max_model_len=64,
+        max_num_batched_tokens=3,
+        max_num_seqs=3,
+        trace=log,
+        enable_prefix_caching=False,
+    )
+    for prompt, most in zip(prompts(4, 4), (8, 20, 14, 14), strict=True):
+        engine.add_request(prompt, SamplingParams(max_tokens=most, ignore_eos=True))
+    run(engine)
+    events = log.since()
+    planned = [sum(row.phase == "decode" for row in e.rows) for e in events if isinstance(e, StepPlanned)]
+    rows = [row for plan in engine.executor.plans for row in plan.scheduled]
+    assert any(row.count == 1 and row.output_index and not row.samples for row in rows)
+    assert planned == [e.num_decodes for e in events if isinstance(e, StepExecuted)]
 
 
 def test_preempted_request_comes_back_ahead_of_later_ones():
