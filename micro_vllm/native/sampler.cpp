@@ -88,27 +88,30 @@ inline float maximum(const float* x, int64_t size) {
 
 // Of x[first] .. x[last - 1]: the maximum, NaN if there is one, and the first place that has it. -inf and `first` of none.
 Best first_maximum(const float* x, int64_t first, int64_t last) {
-  __m512 most = _mm512_set1_ps(-INFINITY), sum = _mm512_setzero_ps();
-  int64_t at = first;
-  for (; at + 16 <= last; at += 16) {
-    const __m512 v = _mm512_loadu_ps(x + at);
-    most = _mm512_max_ps(most, v);
-    sum = _mm512_add_ps(sum, _mm512_sub_ps(v, v));  // NaN from NaN, and from infinities, which are looked at again
+  constexpr int64_t kBlock = 1024;  // so that only a short piece is looked through once more, for the place
+  float top = -INFINITY;
+  int64_t begin = first;
+  __m512 sum = _mm512_setzero_ps();
+  for (int64_t block = first; block < last; block += kBlock) {
+    const int64_t stop = std::min(block + kBlock, last);
+    __m512 most = _mm512_set1_ps(-INFINITY);
+    for (int64_t at = block; at < stop; at += 16) {
+      const __mmask16 here = stop - at >= 16 ? 0xffff : (1u << (stop - at)) - 1;
+      const __m512 v = _mm512_mask_loadu_ps(_mm512_set1_ps(-INFINITY), here, x + at);
+      most = _mm512_max_ps(v, most);  // of NaN and another the other
+      sum = _mm512_mask_add_ps(sum, here, sum, _mm512_sub_ps(v, v));  // NaN from NaN, and from infinities
+    }
+    const float its_top = _mm512_reduce_max_ps(most);
+    if (its_top > top) {
+      top = its_top;
+      begin = block;
+    }
   }
-  float top = _mm512_reduce_max_ps(most);
-  bool is_odd = !(_mm512_reduce_add_ps(sum) == 0);
-  for (; at < last; ++at) {
-    top = std::max(top, x[at]);
-    is_odd = is_odd || std::isnan(x[at]);
-  }
-  if (is_odd) {
+  if (!(_mm512_reduce_add_ps(sum) == 0)) {
     const float* nan = std::find_if(x + first, x + last, [](float v) { return std::isnan(v); });
     if (nan < x + last) return {*nan, nan - x};
   }
-  const __m512 wanted = _mm512_set1_ps(top);
-  for (at = first; at + 16 <= last && !_mm512_cmp_ps_mask(_mm512_loadu_ps(x + at), wanted, _CMP_EQ_OQ);) at += 16;
-  while (at + 1 < last && x[at] != top) ++at;
-  return {top, at};
+  return {top, std::find(x + begin, x + last, top) - x};
 }
 
 struct Likeliest {  // the best so far, equals by id
