@@ -57,6 +57,7 @@ class Tokenizer:
         self._is_byte_level = kinds == ["ByteLevel"]
         self._has_byte_fallback = "ByteFallback" in kinds
         self._token_bytes: dict[int, bytes] = {}
+        self._token_texts: dict[int, str] = {}
 
     @classmethod
     def from_folder(cls, path: str | Path) -> Tokenizer:
@@ -162,6 +163,12 @@ class Tokenizer:
 
     def token_text(self, token_id: int) -> str:
         """One token for display; bytes that are no whole character are written as ``\\xf0\\x9f``."""
+        text = self._token_texts.get(token_id)
+        if text is None:  # asked for several tokens of every request in every step: made once
+            text = self._token_texts[token_id] = self._make_token_text(token_id)
+        return text
+
+    def _make_token_text(self, token_id: int) -> str:
         token = self._backend.id_to_token(token_id)
         if token is None:
             return ""

@@ -24,8 +24,9 @@ class PagedKVCache:
     """Keys and values of all requests, in blocks of ``block_size`` token slots.
 
     ``data`` is ``(layers per group, 2, num_blocks + 1, block_size, num_kv_heads, head_dim)``; block 0 is
-    the null block: it is never written, so it stays zero. Invariant, kept by whoever hands out blocks calling
-    :meth:`zero_blocks`: a slot that was not written since its block was allocated is zero.
+    the null block: it is never written, so it stays zero. Invariant for the operators of the registry, kept by whoever
+    hands out blocks calling :meth:`zero_blocks`: a slot that was not written since its block was allocated is zero.
+    (Native kernels read no such slot, and nothing is cleared for them.)
     """
 
     def __init__(

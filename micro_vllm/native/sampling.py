@@ -21,10 +21,11 @@ class _Listed:
     """Where log-probabilities of n rows go."""
 
     listing: kernels.Listing
-    ids: torch.Tensor  # (n, most) int64
-    values: torch.Tensor  # (n, most) float32
-    of_sampled: torch.Tensor  # (n,) float32
-    ranks: torch.Tensor  # (n,) int64
+    ids: np.ndarray  # (n, most) int64
+    values: np.ndarray  # (n, most) float32
+    of_sampled: np.ndarray  # (n,) float32
+    ranks: np.ndarray  # (n,) int64
+    addresses: tuple[int, int, int, int]  # of these four
 
 
 class NativeSampling:
@@ -102,14 +103,7 @@ class NativeSampling:
             logits.shape[1],
         )
         listing.valid, listing.sampled = min(num_valid_ids, logits.shape[1]), self._addresses[1]
-        self._library.mv_logprobs(
-            listing,
-            address(listed.ids),
-            address(listed.values),
-            address(listed.of_sampled),
-            address(listed.ranks),
-            torch.get_num_threads(),
-        )
+        self._library.mv_logprobs(listing, *listed.addresses, torch.get_num_threads())
         return list_logprobs(
             asking.num_logprobs,
             tokens if asking.is_all else tokens[asking.rows.numpy()],
@@ -137,13 +131,11 @@ def _draws_of(race: Race) -> kernels.Draws:
 
 def _listed_of(asking: Asking, num_valid_ids: int) -> _Listed:
     count, most = asking.rows.numel(), min(max(asking.num_logprobs), num_valid_ids)
-    return _Listed(
-        kernels.Listing(rows=address(asking.rows), count=count, most=most),
-        ids=torch.empty(count, most, dtype=torch.int64),
-        values=torch.empty(count, most),
-        of_sampled=torch.empty(count),
-        ranks=torch.empty(count, dtype=torch.int64),
-    )
+    ids, values = np.empty((count, most), np.int64), np.empty((count, most), np.float32)
+    of_sampled, ranks = np.empty(count, np.float32), np.empty(count, np.int64)
+    addresses = (ids.ctypes.data, values.ctypes.data, of_sampled.ctypes.data, ranks.ctypes.data)
+    listing = kernels.Listing(rows=address(asking.rows), count=count, most=most)
+    return _Listed(listing, ids, values, of_sampled, ranks, addresses)
 
 
 def _check(logits: torch.Tensor) -> None:

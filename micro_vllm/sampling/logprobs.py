@@ -56,10 +56,10 @@ def gather_logprobs(
 def list_logprobs(
     num_logprobs: Sequence[int],
     sampled: torch.Tensor | np.ndarray,
-    of_sampled: torch.Tensor,
-    ranks: torch.Tensor,
-    top_ids: torch.Tensor,
-    top_values: torch.Tensor,
+    of_sampled: torch.Tensor | np.ndarray,
+    ranks: torch.Tensor | np.ndarray,
+    top_ids: torch.Tensor | np.ndarray,
+    top_values: torch.Tensor | np.ndarray,
 ) -> list[RowLogprobs]:
     """Of (N,) ``sampled`` tokens with (N,) ``of_sampled`` and ``ranks``, and (N, most) of the likeliest."""
     columns = zip(
