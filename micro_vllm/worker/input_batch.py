@@ -9,7 +9,6 @@ the same order, and what is until one of them gets a block, is kept; and numbers
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Sequence
 from itertools import chain
 
@@ -24,6 +23,7 @@ from micro_vllm.errors import IntegrityError
 from micro_vllm.sampling.constraints import ConstrainedRow, LogitConstraints
 from micro_vllm.sampling.sampler import SamplingMetadata
 from micro_vllm.sampling.settings import NO_LOGPROBS, SamplingSettings
+from micro_vllm.worker.column import Column
 
 
 class ModelInputs(msgspec.Struct, frozen=True, eq=False):
@@ -74,9 +74,9 @@ class InputBatch:
         self._seeds = np.zeros(max_num_seqs, np.int64)
         self._num_logprobs = np.full(max_num_seqs, NO_LOGPROBS, np.int64)
         self._constraints: dict[int, LogitConstraints] = {}  # rows that have any
-        self._token_ids = _Column(self.device)
-        self._positions = _Column(self.device)
-        self._slots = [_Column(self.device) for _ in range(num_groups)]
+        self._token_ids = Column(self.device)
+        self._positions = Column(self.device)
+        self._slots = [Column(self.device) for _ in range(num_groups)]
         # Kept from the last step; dropped when a row of theirs changes.
         self._last_ids: tuple[str, ...] = ()
         self._row_numbers: list[int] = []  # of the last ids
@@ -316,29 +316,6 @@ class InputBatch:
 
     def _tensor(self, values: np.ndarray) -> torch.Tensor:
         return torch.from_numpy(values).to(self.device)
-
-
-class _Column:
-    """A tensor of int64 made of a list of numbers, in the same memory as long as there are equally many.
-
-    Steps are mostly as wide as the last one, and an ``array`` takes a list in a fraction of the time that numpy and
-    torch together need for it when neither was called for a while.
-    """
-
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
-        self._memory = array("q")
-        self._tensor = torch.empty(0, dtype=torch.int64)
-
-    def fill(self, values: Sequence[int]) -> torch.Tensor:
-        """``(len(values),)``, at least one; valid until the next call."""
-        numbers = array("q", values)
-        if len(numbers) == len(self._memory):
-            self._memory[:] = numbers
-        else:
-            self._memory = numbers
-            self._tensor = torch.frombuffer(numbers, dtype=torch.int64)
-        return self._tensor if self._device.type == "cpu" else self._tensor.to(self._device)
 
 
 def _has_many_tokens(scheduled: ScheduledRequest) -> bool:
