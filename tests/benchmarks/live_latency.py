@@ -27,11 +27,13 @@ LISTEN = """() => {
     const painted = new MessageChannel(), waiting = [];
     const now = () => (performance.timeOrigin + performance.now()) / 1000;
     painted.port1.onmessage = () => window.pictures.push([waiting.shift(), now()]);
-    window.addEventListener('mv:drawn', ({ detail }) => {
+    const drawn = ({ detail }) => {
         if (!detail.charts) return;
         waiting.push(detail.step);
         requestAnimationFrame(() => painted.port2.postMessage(null));
-    });
+    };
+    window.removeEventListener('mv:drawn', window.drawn);  // of an earlier minute
+    window.addEventListener('mv:drawn', window.drawn = drawn);
 }"""
 """A picture is there when the frame after its drawing is: a message sent in a frame arrives once that was painted."""
 
