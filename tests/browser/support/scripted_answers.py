@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
+
+import msgspec
 
 from tests.browser.support.running_page import RunningPage
 
@@ -29,7 +30,7 @@ class ScriptedAnswers:
             at = self._given.get(request_id, 0)
             self._given[request_id] = at + 1
             token_ids[request_id] = self._script[min(at, len(self._script) - 1)]
-        return dataclasses.replace(result, token_ids=token_ids)
+        return msgspec.structs.replace(result, token_ids=token_ids)
 
 
 def always_answer(page: RunningPage, text: str) -> None:
