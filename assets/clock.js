@@ -9,6 +9,7 @@
   let marks = {}, marksVersion = "";
   let cursor = null;          // the wanted step, null: the newest
   let source = "live", story = "";
+  let looks = 0, asked = 0;   // how often that was changed; so often when the last question was asked
   let jump = null;            // one question
   let play = null;            // {from, at}: started at that step and moment
   let held = false;           // the slider is in somebody's hand
@@ -17,11 +18,12 @@
 
   function ask() {
     if (play) cursor = playedTo();
+    asked = looks;
     return { source, story, cursor, marks: marksVersion, jump: jump ? { kind: jump.kind, direction: jump.direction } : null };
   }
 
   function show({ clock: told }) {
-    if (!bar || !told) return;
+    if (!bar || !told || asked !== looks) return;  // it answers what was asked before something else was looked at
     if (told.story !== story) changeStory(told);
     clock = told;
     if (told.marks) marks = told.marks;
@@ -200,6 +202,7 @@
   // Look at the opened trace, or at the engine again.
   function look(where) {
     source = where;
+    looks += 1;
     cursor = play = jump = null;
     story = "";
     window.microVLLM.pollSoon();

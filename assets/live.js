@@ -102,7 +102,7 @@
 
   // Drawing takes as long as ever: nobody else wants this core. It takes longer: perhaps the engine does, on a small
   // machine where both run, and then it comes first.
-  function rest() { return (slowness < 4 ? 0.1 : 1) * drawing; }
+  function rest() { return (slowness < 4 ? 0.25 : 1) * drawing; }
 
   // Other steps, other blocks: of another engine, or of a file. What was zoomed into is not there any more.
   function forgetStory(name) {
