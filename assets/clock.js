@@ -9,7 +9,6 @@
   let marks = {}, marksVersion = "";
   let cursor = null;          // the wanted step, null: the newest
   let source = "live", story = "";
-  let looks = 0, asked = 0;   // how often that was changed; so often when the last question was asked
   let jump = null;            // one question
   let play = null;            // {from, at}: started at that step and moment
   let held = false;           // the slider is in somebody's hand
@@ -18,12 +17,11 @@
 
   function ask() {
     if (play) cursor = playedTo();
-    asked = looks;
     return { source, story, cursor, marks: marksVersion, jump: jump ? { kind: jump.kind, direction: jump.direction } : null };
   }
 
-  function show({ clock: told }) {
-    if (!bar || !told || asked !== looks) return;  // it answers what was asked before something else was looked at
+  function show({ clock: told }, wanted) {
+    if (!bar || !told || wanted.source !== source) return;  // it was asked before something else was looked at
     if (told.story !== story) changeStory(told);
     clock = told;
     if (told.marks) marks = told.marks;
@@ -196,13 +194,12 @@
     for (const end of ["pointerup", "pointercancel", "blur"]) slider.addEventListener(end, () => { held = false; });
     window.microVLLM.focusCard(element.querySelector("#focus-card"));
     window.microVLLM.traceFiles(element);
-    window.microVLLM.part(ask, (answer) => { show(answer); if (clock) placeMarks(); });
+    window.microVLLM.part(ask, (answer, wanted) => { show(answer, wanted); if (clock) placeMarks(); });
   }
 
   // Look at the opened trace, or at the engine again.
   function look(where) {
     source = where;
-    looks += 1;
     cursor = play = jump = null;
     story = "";
     window.microVLLM.pollSoon();

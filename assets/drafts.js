@@ -6,7 +6,7 @@
   const FIELDS = ["compare-prompt", "compare-a-system-prompt", "compare-b-system-prompt", "workload-lines", "tokenizer-input"];
   const { whenThere, setText } = window.microVLLM;
 
-  let timer = 0;
+  let timer = 0, missing = FIELDS.length;
 
   function kept() {
     try { return JSON.parse(sessionStorage.getItem(KEY)) || {}; } catch (error) { return {}; }
@@ -17,20 +17,20 @@
   function save() {
     clearTimeout(timer);
     timer = 0;
-    const typed = FIELDS.filter(field).map((id) => [id, field(id).value]);
+    if (missing) return;  // what is kept of the others is not back in its place yet
+    const typed = FIELDS.map((id) => [id, field(id).value]);
     try { sessionStorage.setItem(KEY, JSON.stringify(Object.fromEntries(typed))); }
     catch (error) { /* storage is full or not allowed here */ }
   }
 
   function keepDrafts() {
-    const before = kept();  // until all fields are there and filled nothing is saved over it
-    let missing = FIELDS.length;
+    const before = kept();
     for (const id of FIELDS) whenThere("#" + id + " textarea", (box) => {
       if (typeof before[id] === "string" && before[id] && !box.value) setText(box, before[id]);
       box.addEventListener("input", () => { if (!timer) timer = setTimeout(save, SAVE_AFTER); });
       missing -= 1;
-      if (!missing) window.addEventListener("pagehide", save);
     });
+    window.addEventListener("pagehide", save);
   }
 
   window.microVLLM = Object.assign(window.microVLLM, { keepDrafts });

@@ -48,8 +48,8 @@
     return asked;
   }
 
-  async function ask() {
-    const reply = await fetch("live", { method: "POST", body: JSON.stringify(question()),
+  async function ask(wanted) {
+    const reply = await fetch("live", { method: "POST", body: JSON.stringify(wanted),
       headers: { "Content-Type": "application/json" }, signal: AbortSignal.timeout(PATIENCE) });
     if (!reply.ok) throw new Error("status " + reply.status);
     return reply.json();
@@ -61,8 +61,8 @@
     again = false;
     let wait = CALM;
     try {
-      const asked = performance.now(), answer = await ask(), answered = performance.now();
-      await show(answer);
+      const asked = performance.now(), wanted = question(), answer = await ask(wanted), answered = performance.now();
+      await show(answer, wanted);
       const now = performance.now();
       if (answer.head.running || answer.head.waiting || answer.head.status === "loading") busyUntil = now + BUSY;
       if (now < busyUntil || !window.Plotly)
@@ -77,13 +77,13 @@
     timer = setTimeout(poll, again ? 0 : document.hidden ? HIDDEN : wait);
   }
 
-  async function show(answer) {
+  async function show(answer, wanted) {
     showHead(answer.head);
     for (const what of answer.broken || []) console.error("the server could not make " + what);
     if (answer.again) return;
     const clock = answer.clock;
     if (clock && story !== clock.story) forgetStory(clock.story);
-    for (const part of parts) part.show(answer);
+    for (const part of parts) part.show(answer, wanted);
     for (const [name, told] of Object.entries(answer.panes || {})) if (told != null) panes.get(name).show(told);
     const changed = Object.entries(answer.charts || {});
     if (changed.length) {
@@ -304,7 +304,8 @@
     pollSoon();
   }
 
-  // For all charts at once: `ask()` -> members of the question, `show(answer)` is called before the charts are drawn.
+  // For all charts at once: `ask()` -> members of the question, `show(answer, question)` is called before the
+  // charts are drawn.
   function part(ask, show) {
     parts.push({ ask, show });
     pollSoon();

@@ -294,7 +294,7 @@ def _scheduled(row: _Row) -> ScheduledRequest:
     request, start = row.request, row.request.num_computed_tokens
     stop = start + row.count
     return ScheduledRequest(
-        request.request_id,
+        request_id=request.request_id,
         new_token_ids=tuple(request.token_ids[start:stop]),
         start=start,
         new_block_ids=row.new_block_ids,

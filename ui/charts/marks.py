@@ -179,7 +179,7 @@ def line(
 def strokes_shape(path: str, color: str, width: float = 1) -> dict[str, Any]:
     """Many lines as one shape above all traces; ``path`` is an SVG path in the units of the axes (M, L, H, V, Z).
 
-    A trace of as many points takes Plotly five times as long, and each of the browser's frames waits for it.
+    A trace of as many points takes Plotly several times as long.
     """
     return {
         "type": "path",

@@ -1,9 +1,9 @@
 """The prefix cache: chains of block contents from the beginnings of prompts, which later prompts can take over.
 
 One column a depth, left to right; where prompts part, the branches share the height. Blocks that requests hold have
-their colours and letters; the others carry ``#`` as in the block map, and are the brighter the more often they were
-found. Runs of like blocks are one box; where there is no room, long runs are shortened and say how many blocks they
-are, and the chains that are worth least are left out and counted.
+their colours and letters; the others say "kept" or are dotted, and are the brighter the more often they were found.
+Runs of like blocks are one box; where there is no room, long runs are shortened and say how many blocks they are, and
+the chains that are worth least are left out and counted.
 """
 
 from __future__ import annotations
