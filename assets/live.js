@@ -5,6 +5,7 @@
 
   // Milliseconds between questions: while something happens, while nothing does, hidden, and without a connection.
   const FAST = 100, CALM = 500, HIDDEN = 5000, OFFLINE = 3000, PATIENCE = 15000, BUSY = 2000;
+  const EARLY = 60;           // how long before there can be something new the next question is sent: it waits there
   const GLIMPSE = 40;         // pixels
   const SIDES = ["clientWidth", "clientHeight"], MEASURED = Object.getOwnPropertyDescriptors(Element.prototype);
 
@@ -13,7 +14,7 @@
   const parts = [];           // {ask, show}: the clock, the focus
   let header = null;          // {element, trigger}
   let notes = null;
-  let timer = 0, polling = false, again = false, seenState = null, story = null, busyUntil = 0;
+  let timer = 0, polling = false, again = false, isEarly = false, seenState = null, story = null, busyUntil = 0;
   let drawing = 0, quickest = Infinity, slowness = 1;   // milliseconds a frame; a chart, at best; how much longer now
   let introduced = 0;
 
@@ -35,7 +36,7 @@
   }
 
   function question() {
-    const asked = { viewer: viewer(), theme: theme(), charts: {}, panes: {} };
+    const asked = { viewer: viewer(), theme: theme(), early: isEarly, charts: {}, panes: {} };
     for (const [id, chart] of charts) {
       if (!window.Plotly || document.hidden || !inView(chart.box)) continue;
       asked.charts[id] = { w: chart.width, h: chart.height, version: chart.version };
@@ -58,15 +59,18 @@
   async function poll() {
     if (polling || !header) { again = true; return; }
     polling = true;
-    again = false;
     let wait = CALM;
     try {
-      const asked = performance.now(), wanted = question(), answer = await ask(wanted), answered = performance.now();
+      const asked = performance.now(), wanted = question();
+      again = isEarly = false;
+      const answer = await ask(wanted), answered = performance.now();
       await show(answer, wanted);
       const now = performance.now();
       if (answer.head.running || answer.head.waiting || answer.head.status === "loading") busyUntil = now + BUSY;
-      if (now < busyUntil || !window.Plotly)
-        wait = Math.max(asked + FAST - now, answered + (answer.next || 0) - now, rest());
+      if (now < busyUntil || !window.Plotly) {
+        wait = Math.max(asked + FAST - now, answered + (answer.next || 0) - EARLY - now, rest());
+        isEarly = !again;
+      }
       if (answer.again) wait = answer.again;
     } catch (error) {
       await setOffline();
@@ -113,6 +117,7 @@
   function pollSoon() {
     busyUntil = performance.now() + BUSY;
     clearTimeout(timer);
+    isEarly = false;  // whoever asks now wants to know now
     if (polling) again = true;
     else timer = setTimeout(poll, 0);
   }

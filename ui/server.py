@@ -150,6 +150,7 @@ def add_live_route(app: FastAPI, live: Live) -> None:
             question = orjson.loads(bytes(body))
         except orjson.JSONDecodeError:
             question = None
+        await asyncio.sleep(live.seconds_to_hold(question))
         # Drawing takes milliseconds; others' answers flow through this event loop.
         answer = await run_in_threadpool(live.poll, question)
         return Response(answer, media_type="application/json", headers={"Cache-Control": "no-store"})

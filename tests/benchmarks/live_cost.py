@@ -101,10 +101,13 @@ def measure_share(page: RunningPage, seconds: float) -> ShareFigures:
 
     def look(tab: Tab, answers: list[tuple[int, float]]) -> None:
         while not over.is_set():
+            asked = time.monotonic()
+            time.sleep(page.live.seconds_to_hold({"early": True}))
             answer = tab.ask()
             if answer.get("charts"):
                 answers.append((answer["clock"]["step"], time.time()))
-            over.wait(max(0.1, answer.get("again", answer.get("next", 0)) / 1000))
+            wait = answer.get("again", answer.get("next", 0)) / 1000
+            over.wait(max(0.1 - (time.monotonic() - asked), wait - 0.06))
 
     with busy_engine(page):
         page.wait_for(lambda health: health["running"] == NUM_REQUESTS, 60)

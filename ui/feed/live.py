@@ -28,6 +28,8 @@ from ui.visitors import Visitor, Visitors
 
 logger = logging.getLogger(__name__)
 
+LONGEST_HOLD = 0.1
+"""Seconds."""
 SHARED_FIGURES = 96
 OWN_FIGURES = 96
 """Of tabs that look at a step or a request of their own."""
@@ -57,6 +59,14 @@ class Live:
         self._broken: set[str] = set()
         self._num_polls = 0
         self._poll_seconds = 0.0
+
+    def seconds_to_hold(self, ask: Any) -> float:
+        """How long a question that came early has to wait for its answer; 0 for others.
+
+        A tab that asks when it is told to asks too late by its way to here; held questions get the frame at once.
+        """
+        is_early = isinstance(ask, dict) and ask.get("early") is True
+        return min(self.scenes.wait_for_next(), LONGEST_HOLD) if is_early else 0.0
 
     def poll(self, ask: Any) -> bytes:
         """JSON: {"head", "clock", "charts", "card", "panes", "next"}; see ``ui.feed.questions`` for what is asked.
