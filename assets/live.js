@@ -1,4 +1,4 @@
-/* Moves figures from the server into Plotly, and numbers into the header. Nothing is decided here: charts are made
+/* Moves figures from the server to the plots, and numbers into the header. Nothing is decided here: charts are made
    in Python (ui/charts), and every tab asks ui/feed/live.py for what has changed. */
 (function () {
   "use strict";
@@ -7,9 +7,8 @@
   const FAST = 100, CALM = 500, HIDDEN = 5000, OFFLINE = 3000, PATIENCE = 15000, BUSY = 2000;
   const EARLY = 60;           // how long before there can be something new the next question is sent: it waits there
   const GLIMPSE = 40;         // pixels
-  const SIDES = ["clientWidth", "clientHeight"], MEASURED = Object.getOwnPropertyDescriptors(Element.prototype);
 
-  const charts = new Map();   // elem_id -> {box, figure, version, plotted, zoom}
+  const charts = new Map();   // elem_id -> plot (plots.js)
   const panes = new Map();    // name -> {ask, show}
   const parts = [];           // {ask, show}: the clock, the focus
   let header = null;          // {element, trigger}
@@ -92,7 +91,7 @@
     const changed = Object.entries(answer.charts || {});
     if (changed.length) {
       const begun = performance.now();
-      for (const [id, change] of changed) await update(charts.get(id), change);
+      for (const [id, change] of changed) if (charts.has(id)) await charts.get(id).update(change);
       noteDrawing(performance.now() - begun, changed.length);
     }
     if (clock) window.dispatchEvent(new CustomEvent("mv:drawn", { detail: { step: clock.step, charts: changed.length } }));
@@ -111,7 +110,7 @@
   // Other steps, other blocks: of another engine, or of a file. What was zoomed into is not there any more.
   function forgetStory(name) {
     story = name;
-    for (const one of charts.values()) one.zoom = {};
+    for (const one of charts.values()) one.forgetZoom();
   }
 
   function pollSoon() {
@@ -134,85 +133,8 @@
 
   // ---------------------------------------------------------------- charts
 
-  async function update(chart, change) {
-    if (!chart) return;
-    if (change.full) chart.figure = change.full;
-    else for (const [path, value, start, keep] of change.patch) put(chart.figure, path, value, start, keep);
-    chart.version = change.version;
-    await draw(chart);
-  }
-
-  // With `start` and `keep` a window has moved on: so much of the list stays, and `value` follows it.
-  function put(target, path, value, start, keep) {
-    let at = target;
-    for (let i = 0; i < path.length - 1; i++) at = at[path[i]];
-    const last = path[path.length - 1];
-    at[last] = keep === undefined ? value : at[last].slice(start, start + keep).concat(value);
-  }
-
-  async function draw(chart) {
-    // Hidden since it was asked for: the figure is kept, and drawn in full size when its box has one again.
-    if (!chart.figure || !chart.width || !chart.height) return;
-    // The arrays are changed in place: datarevision is how Plotly is told.
-    const layout = Object.assign({}, chart.figure.layout, { datarevision: chart.version,
-      width: chart.width, height: chart.height });
-    // Plotly writes into the axes that it is given; ours stay as the server knows them.
-    for (const [name, axis] of Object.entries(layout))
-      if (/^[xy]axis\d*$/.test(name)) layout[name] = Object.assign({}, axis, chart.zoom[name] && { range: chart.zoom[name].slice() });
-    const traces = marked(chart.figure.data);
-    if (chart.plotted) return Plotly.react(chart.box, traces, layout, config(chart));
-    chart.plotted = true;
-    await Plotly.newPlot(chart.box, traces, layout, config(chart));
-    chart.box.on("plotly_relayout", (change) => zoomed(chart, change));
-    chart.box.on("plotly_doubleclick", () => unzoom(chart));
-    if (window.microVLLM.focusable) window.microVLLM.focusable(chart.box);
-  }
-
-  // Many traces are empty in most steps, and Plotly goes through all that it does for the others. One stays where it
-  // is the only one on its axes: without it they would not be drawn.
-  function marked(traces) {
-    const axes = (trace) => (trace.xaxis || "x") + (trace.yaxis || "y");
-    const isFull = (trace) => (trace.z || trace.x).length > 0;
-    const drawn = new Set(traces.filter(isFull).map(axes));
-    return traces.filter((trace) => isFull(trace) || (!drawn.has(axes(trace)) && drawn.add(axes(trace))));
-  }
-
-  function config(chart) {
-    chart.config = chart.config || { displaylogo: false, displayModeBar: "hover", responsive: false, scrollZoom: false,
-      doubleClick: false, modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d", "resetScale2d",
-        "sendChartToCloud"],  // what is on this page stays here
-      modeBarButtonsToAdd: [{ name: "whole", title: "Show everything again (or double-click)", icon: Plotly.Icons.home,
-        click: () => unzoom(chart) }] };
-    return chart.config;
-  }
-
-  // uirevision keeps a zoom only until the range of an axis moves on, which live axes always do. So zooms are kept here.
-  function zoomed(chart, change) {
-    for (const [key, value] of Object.entries(change)) {
-      const [, axis, end] = /^([xy]axis\d*)\.range\[([01])\]$/.exec(key) || [];
-      const range = axis && (chart.zoom[axis] || (chart.figure.layout[axis] || {}).range);
-      if (range) (chart.zoom[axis] = chart.zoom[axis] || range.slice())[end] = value;
-    }
-  }
-
-  function unzoom(chart) {
-    chart.zoom = {};
-    draw(chart);
-  }
-
   function chart(element, id, title) {
-    const box = element.querySelector(".mv-plot");
-    // Its size is noted when it changes: to ask for it between two drawings makes the browser lay out the whole page.
-    const one = { box, title, figure: null, version: "", plotted: false, zoom: {}, width: 0, height: 0 };
-    charts.set(id, one);
-    new ResizeObserver(() => {
-      [one.width, one.height] = SIDES.map((side) => MEASURED[side].get.call(box));
-      if (!one.width || !one.height) return;
-      if (window.Plotly) draw(one);
-      pollSoon();  // cells and labels are laid out for a size
-    }).observe(box);
-    // Plotly asks for it before each drawing, too: a fifth of the time that all charts took.
-    SIDES.forEach((side, i) => Object.defineProperty(box, side, { get: () => [one.width, one.height][i] }));
+    charts.set(id, window.microVLLM.plot(element.querySelector(".mv-plot"), id, title, pollSoon));
     addTab(element, id, title);
     pollSoon();
   }

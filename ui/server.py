@@ -39,6 +39,8 @@ SCRIPTS = (
     "page.js",
     "shortcuts.js",
     "drafts.js",
+    "chart_words.js",
+    "plots.js",
     "live.js",
     "focus.js",
     "clock.js",

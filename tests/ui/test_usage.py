@@ -137,7 +137,7 @@ def test_the_scale_grows_in_steps_and_never_shrinks():
 def test_labels_of_thin_bands_do_not_overlap(counts, height):
     names = ("in use", "waste", "kept", "free")
     labels = usage._band_labels(list(zip(names, counts, strict=True)), 256, height, LIGHT)
-    pixels = [label["y"] / 256 * height * usage._STACK_TOP for label in labels]
+    pixels = [label["y"] * height for label in labels]
     assert all(b - a >= 14 for a, b in itertools.pairwise(pixels))
     assert all(-8 <= y <= height * usage._STACK_TOP for y in pixels)
 

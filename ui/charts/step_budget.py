@@ -151,8 +151,9 @@ def figure(view: EngineView, look: Look = LIGHT, size: Size | None = None, focus
                     xref="paper",
                     xanchor="left",
                     xshift=-_LEFT,
-                    y=0.25 * STRETCHED if panels.bars_px >= 70 else 0.5 * STRETCHED,
-                    yref="y",
+                    y=panels.bars[0]
+                    + (panels.bars[1] - panels.bars[0]) * STRETCHED * (0.25 if panels.bars_px >= 70 else 0.5),
+                    yref="paper",
                     align="left",
                 ),
                 empty_sentence("" if view.steps else EMPTY, look, size.width - _LEFT - _RIGHT),

@@ -125,7 +125,6 @@ def figure(view: EngineView, look: Look = LIGHT, size: Size | None = None, focus
                     f"<b>{_hit_words(view.usage[-1])}</b> prefix hits",
                     (_STRIP_BOTTOM + 1) / 2,
                     look,
-                    yref="paper",
                 ),
             ],
         ),
@@ -276,17 +275,19 @@ def _band_labels(
     for i in range(len(places) - 1, -1, -1):
         places[i] = min(places[i], ceiling)
         ceiling = places[i] - gap
-    return [_label(text, place, look, yref="y3") for (text, _), place in zip(bands, places, strict=True)]
+    return [
+        _label(text, place / total * _STACK_TOP, look) for (text, _), place in zip(bands, places, strict=True)
+    ]
 
 
-def _label(text: str, y: float, look: Look, *, yref: str) -> dict[str, Any]:
+def _label(text: str, y: float, look: Look) -> dict[str, Any]:
     return {
         "x": 1,
         "xref": "paper",
         "xanchor": "left",
         "xshift": 8,
-        "y": round(y, 3),
-        "yref": yref,
+        "y": round(y, 4),
+        "yref": "paper",
         "yanchor": "middle",
         "text": text,
         "showarrow": False,
