@@ -18,7 +18,7 @@ from pathlib import Path
 from micro_vllm.errors import UnsupportedModelError
 
 SOURCES = ("decoder.cpp", "sampler.cpp", "filtered.cpp")
-HEADERS = ("simd.h", "team.h", "product.h", "attention.h", "noise.h", "draws.h")
+HEADERS = ("simd.h", "team.h", "product.h", "attention.h", "maxima.h", "noise.h", "draws.h")
 FLAGS = (
     "-O3",
     "-march=native",

@@ -5,8 +5,10 @@
 #include <omp.h>
 
 #include <cstring>
+#include <vector>
 
 #include "attention.h"
+#include "maxima.h"
 #include "product.h"
 #include "team.h"
 
@@ -254,21 +256,30 @@ void mv_decode(const Model* model, const Batch* batch, float* hidden, char* scra
   }
 }
 
-// Final norm and head of R rows: logits (R, head->rows) float32. The scratch holds R tokens.
+// Final norm and head of R rows: logits (R, head->rows) float32, and of their first `valid` columns the maximum and its
+// first id, (R) each. The scratch holds R tokens.
 void mv_logits(const Model* model, const Matrix* head, const float* norm, const float* hidden, int64_t count,
-               float* logits, char* scratch, int64_t threads) {
+               int64_t valid, float* logits, float* maxima, int64_t* ids, char* scratch, int64_t threads) {
   Meeting meeting;
+  std::vector<Best> found(count * threads, Best{-INFINITY, 0});
 #pragma omp parallel num_threads(threads)
   {
     Team team(meeting, omp_get_thread_num(), omp_get_num_threads(), count <= kAlone);
     Scratch s;
     carve(*model, count, 1, threads, team.id, scratch, &s);
     norm_and_quantize(team, hidden, norm, count, model->hidden, model->eps, s.normed, s.rows);
-    product(team, *head, s.rows, count, [=](int64_t row, int64_t column, __m512 x, __m512 y) {
+    std::vector<RunningMaximum> tops(count);
+    product(team, *head, s.rows, count, [&](int64_t row, int64_t column, __m512 x, __m512 y) {
       _mm512_storeu_ps(logits + row * head->rows + column, x);
       _mm512_storeu_ps(logits + row * head->rows + column + 16, y);
+      tops[row].take(column, x, y, valid);
     });
+    const auto [first, last] = team.part(head->rows / kColumns);
+    for (int64_t row = 0; row < count; ++row)
+      found[row * threads + team.id] =
+          tops[row].result(logits + row * head->rows, first * kColumns, std::min(last * kColumns, valid));
   }
+  join_maxima(found, threads, maxima, ids);
 }
 
 }  // extern "C"

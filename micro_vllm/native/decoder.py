@@ -13,7 +13,9 @@ from micro_vllm.attention.metadata import AttentionMetadata
 from micro_vllm.config import CacheGroup
 from micro_vllm.models.decoder import DecoderForCausalLM
 from micro_vllm.native import kernels
+from micro_vllm.native.arena import memory_on_huge_pages
 from micro_vllm.native.kernels import address
+from micro_vllm.native.maxima import RowMaxima
 from micro_vllm.native.weights import LayerWeights, NativeWeights
 
 QUERIES = 4
@@ -38,7 +40,9 @@ class NativeDecoder:
         weights: NativeWeights,
         cache: PagedKVCache,
         groups: Sequence[CacheGroup],
+        maxima: RowMaxima | None = None,
     ) -> None:
+        """``maxima``: where those of the logits are left."""
         assert cache.data.dtype == torch.bfloat16
         config = model.config
         self._library = library
@@ -67,6 +71,7 @@ class NativeDecoder:
             address(self._embedding),
         )
         self._head = kernels.matrix(weights.head)
+        self._maxima = maxima or RowMaxima()
         # All below is kept from step to step: fresh memory would be paid for page by page, and between two steps, when
         # the weights have just swept the caches, every call of torch costs tens of microseconds.
         self._groups = (kernels.Group * len(groups))()
@@ -114,19 +119,22 @@ class NativeDecoder:
 
     def compute_logits(self, hidden: torch.Tensor) -> torch.Tensor:  # (R, hidden) -> (R, vocab) float32
         """Of the rows that are sampled. The result is valid until the next call."""
-        count = hidden.shape[0]
+        count, num_valid = hidden.shape[0], self._maxima.num_valid(self._head.rows)
         logits = self._logits.first(count)
-        threads = torch.get_num_threads()
+        place, threads = logits.data_ptr(), torch.get_num_threads()
         self._library.mv_logits(
             self._model,
             self._head,
             address(self._weights.norm),
             address(hidden),
             count,
-            address(logits),
+            num_valid,
+            place,
+            *self._maxima.make_room(count),
             self._scratch_for(count, 1, threads),
             threads,
         )
+        self._maxima.mark(place, count, num_valid)
         return logits
 
     def _scratch_for(self, tokens: int, parts: int, threads: int) -> int:
@@ -163,7 +171,8 @@ class _Rows:
         """``(count, width)``, the same memory every time. Steps are often alike, so the last view is kept."""
         if self._view.shape[0] != count:
             if self._all.shape[0] < count:
-                self._all = torch.empty(count, self._all.shape[1])
+                memory = memory_on_huge_pages(4 * count * self._all.shape[1])
+                self._all = memory.view(torch.float32).view(count, -1)
             self._view = self._all[:count]
         return self._view
 

@@ -5,6 +5,10 @@
 
 namespace micro_vllm {
 
+// Logits to ask for before they are needed: those of many rows lie in no cache any more, and the processor's own
+// look-ahead ends with a page.
+constexpr int64_t kAhead = 2048;
+
 struct Draws {  // n of N rows
   const float* logits;         // row r begins at logits + r * stride
   int64_t stride, vocabulary;

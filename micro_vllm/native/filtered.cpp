@@ -37,6 +37,7 @@ struct Row {
   // Sixteen logits from `at` on, shifted so that the maximum is 0, over the temperature; -inf behind the end.
   __m512 scaled(int64_t at) const {
     const __mmask16 here = vocabulary - at >= 16 ? 0xffff : (1u << (vocabulary - at)) - 1;
+    _mm_prefetch(logits + at + kAhead, _MM_HINT_T0);
     const __m512 x = _mm512_mask_loadu_ps(_mm512_set1_ps(-INFINITY), here, logits + at);
     return _mm512_div_ps(_mm512_sub_ps(x, _mm512_set1_ps(top)), _mm512_set1_ps(temperature));
   }

@@ -115,7 +115,8 @@ def declare(library: ctypes.CDLL) -> ctypes.CDLL:
     library.mv_decode.argtypes = (POINTER(Model), POINTER(Batch), c_void_p, c_void_p, c_int64)
     library.mv_decode.restype = None
     library.mv_logits.argtypes = (
-        POINTER(Model), POINTER(Matrix), c_void_p, c_void_p, c_int64, c_void_p, c_void_p, c_int64,
+        POINTER(Model), POINTER(Matrix), c_void_p, c_void_p, c_int64, c_int64, c_void_p, c_void_p, c_void_p, c_void_p,
+        c_int64,
     )  # fmt: skip
     library.mv_logits.restype = None
     library.mv_maxima.argtypes = (c_void_p, c_int64, c_int64, c_int64, c_void_p, c_void_p, c_int64)

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "draws.h"
+#include "maxima.h"
 #include "noise.h"
 #include "simd.h"
 
@@ -28,11 +29,6 @@ struct Listing {  // n of N rows
 };
 
 namespace {
-
-struct Best {
-  float score;
-  int64_t token;
-};
 
 struct Race {
   const float* logits;
@@ -60,6 +56,7 @@ struct Race {
     __m512i base = _mm512_add_epi64(_mm512_set1_epi64(key + (first + 1) * kGamma), lanes);
     for (int64_t at = first; at < last; at += 16) {
       const __mmask16 here = last - at >= 16 ? 0xffff : (1u << (last - at)) - 1;
+      _mm_prefetch(logits + at + kAhead, _MM_HINT_T0);
       const __m512 x = _mm512_maskz_loadu_ps(here, logits + at);
       const __m512 power = _mm512_fmadd_ps(_mm512_sub_ps(x, shift), slope, offset);
       const __m512i limit = _mm512_cvttps_epu32(_mm512_scalef_ps(_mm512_set1_ps(1.0f), power));
@@ -84,34 +81,6 @@ inline float maximum(const float* x, int64_t size) {
     most = _mm512_mask_max_ps(most, here, most, _mm512_maskz_loadu_ps(here, x + at));
   }
   return _mm512_reduce_max_ps(most);
-}
-
-// Of x[first] .. x[last - 1]: the maximum, NaN if there is one, and the first place that has it. -inf and `first` of none.
-Best first_maximum(const float* x, int64_t first, int64_t last) {
-  constexpr int64_t kBlock = 1024;  // so that only a short piece is looked through once more, for the place
-  float top = -INFINITY;
-  int64_t begin = first;
-  __m512 sum = _mm512_setzero_ps();
-  for (int64_t block = first; block < last; block += kBlock) {
-    const int64_t stop = std::min(block + kBlock, last);
-    __m512 most = _mm512_set1_ps(-INFINITY);
-    for (int64_t at = block; at < stop; at += 16) {
-      const __mmask16 here = stop - at >= 16 ? 0xffff : (1u << (stop - at)) - 1;
-      const __m512 v = _mm512_mask_loadu_ps(_mm512_set1_ps(-INFINITY), here, x + at);
-      most = _mm512_max_ps(v, most);  // of NaN and another the other
-      sum = _mm512_mask_add_ps(sum, here, sum, _mm512_sub_ps(v, v));  // NaN from NaN, and from infinities
-    }
-    const float its_top = _mm512_reduce_max_ps(most);
-    if (its_top > top) {
-      top = its_top;
-      begin = block;
-    }
-  }
-  if (!(_mm512_reduce_add_ps(sum) == 0)) {
-    const float* nan = std::find_if(x + first, x + last, [](float v) { return std::isnan(v); });
-    if (nan < x + last) return {*nan, nan - x};
-  }
-  return {top, std::find(x + begin, x + last, top) - x};
 }
 
 struct Likeliest {  // the best so far, equals by id
@@ -186,8 +155,7 @@ extern "C" void mv_logprobs(const Listing* listing, int64_t* ids, float* values,
   }
 }
 
-// Of each of N rows: the maximum, NaN if there is one, and the first id that has it. Every thread takes the part of the
-// vocabulary that it has computed (mv_logits) and that its caches still hold.
+// Of each of N rows that mv_logits has not computed, or that were changed since: what it says of its own.
 extern "C" void mv_maxima(const float* logits, int64_t stride, int64_t vocabulary, int64_t count, float* maxima,
                           int64_t* ids, int64_t threads) {
   std::vector<Best> found(count * threads);
@@ -198,15 +166,7 @@ extern "C" void mv_maxima(const float* logits, int64_t stride, int64_t vocabular
       found[row * threads + part] = first_maximum(logits + row * stride, first, last);
     }
   }
-  for (int64_t row = 0; row < count; ++row) {
-    Best best = found[row * threads];
-    for (int64_t part = 1; part < threads && !std::isnan(best.score); ++part) {
-      const Best& other = found[row * threads + part];
-      if (other.score > best.score || std::isnan(other.score)) best = other;
-    }
-    maxima[row] = best.score;
-    ids[row] = best.token;
-  }
+  join_maxima(found, threads, maxima, ids);
 }
 
 // Few rows are cut into parts, so that all threads have work; equals go to the smaller id.

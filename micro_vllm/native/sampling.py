@@ -12,6 +12,7 @@ import torch
 
 from micro_vllm.native import kernels
 from micro_vllm.native.kernels import address
+from micro_vllm.native.maxima import RowMaxima
 from micro_vllm.sampling.logprobs import RowLogprobs, list_logprobs
 from micro_vllm.sampling.settings import Asking, Race
 
@@ -34,10 +35,10 @@ class NativeSampling:
     Structures and results of the last step are used again for one like it: making them costs more than some kernels.
     """
 
-    def __init__(self, library: ctypes.CDLL) -> None:
+    def __init__(self, library: ctypes.CDLL, maxima: RowMaxima | None = None) -> None:
+        """``maxima``: where the decoder leaves those of its logits."""
         self._library = library
-        self._maxima, self._tokens = np.empty(0, np.float32), np.empty(0, np.int64)
-        self._addresses = (0, 0)
+        self._maxima = maxima or RowMaxima()
         self._draws: dict[bool, tuple[Race, kernels.Draws]] = {}
         """The last race without filters, and the last with."""
         self._listed: tuple[Asking, int, _Listed] | None = None
@@ -48,19 +49,9 @@ class NativeSampling:
         Both are valid until the next call.
         """
         _check(logits)
-        count, vocabulary = logits.shape
-        if len(self._tokens) != count:
-            self._maxima, self._tokens = np.empty(count, np.float32), np.empty(count, np.int64)
-            self._addresses = (self._maxima.ctypes.data, self._tokens.ctypes.data)
-        self._library.mv_maxima(
-            logits.data_ptr(),
-            logits.stride(0),
-            vocabulary,
-            count,
-            *self._addresses,
-            torch.get_num_threads(),
-        )
-        return self._maxima, self._tokens
+        if not self._maxima.take(logits):
+            self._maxima.fill(self._library, logits, torch.get_num_threads())
+        return self._maxima.arrays
 
     def draw(self, logits: torch.Tensor, tokens: np.ndarray, race: Race, output_index: Sequence[int]) -> None:
         """Overwrite ``tokens`` in the rows of the race: what PyTorch's draws would be, but without the noise of tokens
@@ -71,7 +62,7 @@ class NativeSampling:
             tokens: (N,) int64, what ``maxima`` said of them.
             output_index: (N) of the tokens among the outputs of their requests.
         """
-        assert tokens is self._tokens
+        assert tokens is self._maxima.arrays[1]
         _check(logits)
         is_filtered = race.filters is not None
         known = self._draws.get(is_filtered)
@@ -80,7 +71,7 @@ class NativeSampling:
         draws = known[1]
         draws.logits, draws.stride, draws.vocabulary = logits.data_ptr(), logits.stride(0), logits.shape[1]
         index = array("q", output_index)
-        draws.output_index, draws.tokens = index.buffer_info()[0], self._addresses[1]
+        draws.output_index, draws.tokens = index.buffer_info()[0], self._maxima.addresses[1]
         kernel = self._library.mv_draw_filtered if is_filtered else self._library.mv_draw
         kernel(draws, torch.get_num_threads())
 
@@ -91,7 +82,7 @@ class NativeSampling:
 
         tokens: (N,) int64, what ``maxima`` and ``draw`` made of them.
         """
-        assert tokens is self._tokens
+        assert tokens is self._maxima.arrays[1]
         _check(logits)
         if self._listed is None or self._listed[0] is not asking or self._listed[1] != num_valid_ids:
             self._listed = (asking, num_valid_ids, _listed_of(asking, num_valid_ids))
@@ -102,7 +93,7 @@ class NativeSampling:
             logits.stride(0),
             logits.shape[1],
         )
-        listing.valid, listing.sampled = min(num_valid_ids, logits.shape[1]), self._addresses[1]
+        listing.valid, listing.sampled = min(num_valid_ids, logits.shape[1]), self._maxima.addresses[1]
         self._library.mv_logprobs(listing, *listed.addresses, torch.get_num_threads())
         return list_logprobs(
             asking.num_logprobs,

@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
+#include <utility>
 
 namespace micro_vllm {
 
@@ -52,10 +53,14 @@ class Team {  // one thread's view
     meeting_.round.wait(round, std::memory_order_acquire);
   }
 
+  // What this thread does of `count` pieces of work: from the first to before the last.
+  std::pair<int64_t, int64_t> part(int64_t count) const { return {count * id / size, count * (id + 1) / size}; }
+
   // f(0) .. f(count - 1), each by one thread; done when all are.
   template <class F>
   void share(int64_t count, F&& f) {
-    for (int64_t i = count * id / size; i < count * (id + 1) / size; ++i) f(i);
+    const auto [first, last] = part(count);
+    for (int64_t i = first; i < last; ++i) f(i);
     wait();
   }
 

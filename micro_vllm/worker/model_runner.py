@@ -88,10 +88,14 @@ class ModelRunner:
     def use_native(self, parts: NativeParts) -> None:
         """From the next step on compute natively, over the same cache: requests go on where they are."""
         from micro_vllm.native.decoder import NativeDecoder
+        from micro_vllm.native.maxima import RowMaxima
         from micro_vllm.native.sampling import NativeSampling
 
-        self._model = NativeDecoder(parts.library, self._plain, parts.weights, self.cache, self._groups)
-        self._sampler = Sampler(self._sampler.num_valid_ids, NativeSampling(parts.library))
+        maxima = RowMaxima(self._sampler.num_valid_ids)
+        self._model = NativeDecoder(
+            parts.library, self._plain, parts.weights, self.cache, self._groups, maxima
+        )
+        self._sampler = Sampler(self._sampler.num_valid_ids, NativeSampling(parts.library, maxima))
 
     def execute(self, plan: ExecutionPlan) -> StepResult:
         """Compute one step.

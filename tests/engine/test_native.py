@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 
 from micro_vllm import LLM, SamplingParams
+from micro_vllm.attention.attention import PagedKVCache
+from micro_vllm.config import form_cache_groups
 from micro_vllm.errors import ConfigError
 from micro_vllm.model_loader import load_model
 from micro_vllm.model_loader.default import iter_weights
 from micro_vllm.native import compile as native_compile
 from micro_vllm.native.compile import NativeUnavailableError
+from micro_vllm.native.decoder import NativeDecoder
+from micro_vllm.native.maxima import RowMaxima
 from micro_vllm.native.prepare import check_native, prepare_native
 from micro_vllm.native.quantize import GROUP, dequantize, interleave, quantize, quantize_activations
 from tests.engine.support.models import save_tiny_model
@@ -140,6 +145,36 @@ def test_logits_of_the_head_are_the_exact_product_of_the_rounded_values(folder):
         normed = F.rms_norm(hidden, hidden.shape[1:], parts.weights.norm, loaded.config.rms_norm_eps)
         wanted = F.linear(quantize_activations(normed), dequantize(parts.weights.head))
         torch.testing.assert_close(decoder.compute_logits(hidden), wanted, rtol=1e-4, atol=2e-2)
+
+
+@needs_native
+@pytest.mark.parametrize("num_valid", [1, 40, 97, 100_000])
+@pytest.mark.parametrize("count", [1, 2, 7, 32])
+def test_the_head_finds_the_maxima_of_its_logits(folder, count, num_valid):
+    """Also among equals the first, of ids that count only, and NaN where a row holds one."""
+    loaded = load_model(folder, dtype="bfloat16", skip_tokenizer_init=True)
+    parts = prepare_native(loaded)
+    maxima = RowMaxima(num_valid)
+    groups = form_cache_groups(loaded.config.layer_windows)
+    cache = PagedKVCache(groups, 16, 1, loaded.config.num_kv_heads, loaded.config.head_dim, torch.bfloat16)
+    decoder = NativeDecoder(parts.library, loaded.model, parts.weights, cache, groups, maxima)
+    hidden = torch.randn(count, loaded.config.hidden_size, generator=torch.Generator().manual_seed(count))
+    hidden[count // 2] = 0  # all of its logits are equal
+    if count > 2:
+        hidden[-1, 3] = torch.nan
+    logits = decoder.compute_logits(hidden)[:, :num_valid]
+    assert maxima.take(logits)
+    values, ids = (array.copy() for array in maxima.arrays)
+    assert not maxima.take(logits), "only once"
+    whole = count - (count > 2)
+    assert values[:whole].tolist() == logits[:whole].amax(1).tolist()
+    assert ids[:whole].tolist() == logits[:whole].numpy().argmax(1).tolist()
+    if count > 2:
+        assert np.isnan(values[-1])
+    maxima.fill(parts.library, logits, threads=2)
+    again = maxima.arrays
+    assert np.array_equal(again[0], values, equal_nan=True)
+    assert np.array_equal(again[1], ids)
 
 
 @needs_native
@@ -351,11 +386,9 @@ ink, and one, in a child's hand, asked the sea whether it was ever tired. He had
 
 def _logits(loaded, ids: list[int], parts) -> torch.Tensor:
     """(T, vocab) of one prefill: through the model in float32, or through the native decoder."""
-    from micro_vllm.attention.attention import AttentionContext, PagedKVCache
+    from micro_vllm.attention.attention import AttentionContext
     from micro_vllm.attention.metadata import AttentionMetadata, GroupMetadata
     from micro_vllm.attention.operators.registry import get_operator
-    from micro_vllm.config import form_cache_groups
-    from micro_vllm.native.decoder import NativeDecoder
 
     config, n = loaded.config, len(ids)
     groups = form_cache_groups(config.layer_windows)
