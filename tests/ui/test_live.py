@@ -128,6 +128,20 @@ def test_views_are_no_closer_than_a_frame(host, monkeypatch):
     assert answer["next"] > 3_000_000
 
 
+def test_only_a_question_that_came_early_is_held_and_not_for_long(host, monkeypatch):
+    live = Live(host, Visitors())
+    Tab(live).ask()
+    for ask in ({}, {"early": False}, {"early": "yes"}, None, [], "early"):
+        assert live.seconds_to_hold(ask) == 0
+    monkeypatch.setattr(ui.feed.scenes, "FRAME_SECONDS", 3600.0)
+    assert live.seconds_to_hold({"early": True}) == ui.feed.live.LONGEST_HOLD
+    monkeypatch.setattr(ui.feed.scenes, "FRAME_SECONDS", 0.0)
+    monkeypatch.setattr(live.budget, "wait", lambda **_: 0.04)
+    assert live.seconds_to_hold({"early": True}) == 0.04
+    monkeypatch.setattr(live.budget, "wait", lambda **_: 0.0)
+    assert live.seconds_to_hold({"early": True}) == 0
+
+
 def test_yours_is_marked_by_token_only_and_never_for_others(host):
     visitors = Visitors()
     visitor = visitors.of_session("tab-1")

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-BUSY_SHARE = 0.048
+BUSY_SHARE = 0.047
 """Of one core, while the engine computes."""
 IDLE_SHARE = 0.3
 """While it does not: walking through a trace then takes nothing from anybody."""

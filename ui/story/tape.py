@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import heapq
 from bisect import bisect_left, bisect_right
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from micro_vllm.errors import TraceLawError
 from micro_vllm.trace import (
+    BlockCached,
     BlockEvicted,
+    BlocksAllocated,
     EngineStarted,
     PrefixLookup,
     RequestAborted,
@@ -21,6 +24,7 @@ from micro_vllm.trace import (
     RequestPreempted,
     RequestQueued,
     Snapshot,
+    StepExecuted,
     StepFailed,
     StepPlanned,
     TokensSampled,
@@ -31,6 +35,8 @@ from ui.view import JUMP_KINDS, Clock, JumpKind
 
 MIN_KEYFRAME_DISTANCE = 1_000
 """Events between two keyframes: folding so many takes about 10 ms, and 200,000 events have 200 keyframes."""
+_EVERY_STEP = frozenset((StepPlanned, StepExecuted, TokensSampled, BlockCached, BlocksAllocated))
+"""Most events are of these kinds, and nothing about them has to be found but they themselves."""
 LIVES_KEPT = 10_000
 """Requests whose number is known after the window has forgotten them."""
 
@@ -67,8 +73,10 @@ class Tape:
         self._distance = distance
         self._keyframes: list[Story] = []
         self._marks: dict[JumpKind, list[int]] = {kind: [] for kind in JUMP_KINDS}
-        self._seqs: dict[str, list[int]] = {}
+        self._seqs: defaultdict[str, list[int]] = defaultdict(list)
         """By kind of event, ascending."""
+        self._next_keyframe = -1
+        """The first event of which one is due."""
 
     # ------------------------------------------------------------ growing
 
@@ -82,14 +90,16 @@ class Tape:
         self.newest.apply(event)
         self.events.append(event)
         self._note(event)
-        info = self.newest.fold.info
-        assert info is not None
-        distance = self._distance or keyframe_distance(info.num_blocks)
-        if not self._keyframes or event.seq - last_seq(self._keyframes[-1]) >= distance:
+        if event.seq >= self._next_keyframe:
+            info = self.newest.fold.info
+            assert info is not None
             self._keyframes.append(self.newest.copy())
+            self._next_keyframe = event.seq + (self._distance or keyframe_distance(info.num_blocks))
 
     def _note(self, event: TraceEvent) -> None:
-        self._seqs.setdefault(event.kind, []).append(event.seq)
+        self._seqs[event.kind].append(event.seq)
+        if type(event) in _EVERY_STEP:
+            return
         kind = _jump_kind(event)
         if kind is not None:
             steps = self._marks[kind]
@@ -120,7 +130,8 @@ class Tape:
         self._keyframes = [first, *(story for story in self._keyframes if last_seq(story) > event.seq)]
         for steps in self._marks.values():
             del steps[: bisect_left(steps, event.step)]
-        self._seqs = {kind: seqs[bisect_left(seqs, event.seq) :] for kind, seqs in self._seqs.items()}
+        for seqs in self._seqs.values():
+            del seqs[: bisect_left(seqs, event.seq)]
 
     # ------------------------------------------------------------ reading
 

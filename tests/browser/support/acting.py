@@ -39,7 +39,8 @@ def plotted(tab, chart: str) -> str:
     """What a chart shows, as one comparable string."""
     return tab.evaluate(
         "id => { const p = document.querySelector(`#${id} .mv-plot`);"
-        "return JSON.stringify([p.data.map(t => [t.x, t.y, t.z, t.base, t.text]), p.layout.annotations]); }",
+        "return JSON.stringify([p.data.map(t => [t.x, t.y, t.z, t.base, t.text]), p.layout.annotations, "
+        "p.querySelector('.mv-words').innerHTML]); }",
         chart,
     )
 
