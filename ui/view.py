@@ -33,7 +33,7 @@ class Owner(msgspec.Struct, frozen=True, gc=False):
     """Which block of the request's table it is, from 0."""
 
 
-class BlockCell(msgspec.Struct, frozen=True, gc=False):
+class BlockCell(msgspec.Struct, frozen=True, gc=False, cache_hash=True):
     """One KV block."""
 
     block_id: int
@@ -164,9 +164,8 @@ class StepRow(msgspec.Struct, frozen=True, gc=False):
     count: int
 
 
-@dataclass(frozen=True, slots=True)
-class StepRecord:
-    """One step as it was planned and, once that is over, computed."""
+class StepRecord(msgspec.Struct, frozen=True, gc=False, cache_hash=True):
+    """One step as it was planned and, once that is over, computed. What is said of it is made once, and found by it."""
 
     step: int
     time: float
@@ -185,18 +184,12 @@ class StepRecord:
     build_seconds: float = 0.0
     forward_seconds: float = 0.0
     sample_seconds: float = 0.0
+    seconds: float = 0.0
+    """These four together."""
     num_preempted: int = 0
     num_evicted: int = 0
     num_hit_tokens: int = 0
     error: str = ""
-
-    def __hash__(self) -> int:
-        """Quick: words about a step are made once and found by it."""
-        return hash((self.step, self.time))
-
-    @property
-    def seconds(self) -> float:
-        return self.schedule_seconds + self.build_seconds + self.forward_seconds + self.sample_seconds
 
 
 @dataclass(frozen=True, slots=True)

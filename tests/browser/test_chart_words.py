@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from tests.browser.support.acting import send, wait_until_idle
+from tests.browser.support.acting import send, set_number, wait_for_answers, wait_until_idle
 
 pytestmark = pytest.mark.browser
 
@@ -33,8 +33,9 @@ def figure_words(tab, chart: str) -> list[str]:
 @pytest.mark.parametrize("width", [1440, 390])
 def test_they_are_those_of_the_figure_inside_the_chart_and_clear_of_each_other(served, open_tab, width):
     tab = open_tab(served.url, width=width, height=960)
+    set_number(tab, "max-tokens", "12")
     send(tab, "a few words")
-    wait_until_idle(tab)
+    wait_for_answers(tab, 1)
     for chart in CHARTS:
         if width < 860:
             tab.click(f'.mv-tabs button[data-chart="{chart}"]')
@@ -74,8 +75,9 @@ def test_of_what_looks_like_markup_only_that_of_plotly_is(served, open_tab):
 
 def test_a_saved_picture_has_the_words_too(served, open_tab):
     tab = open_tab(served.url)
+    set_number(tab, "max-tokens", "12")
     send(tab, "a few words")
-    wait_until_idle(tab)
+    wait_for_answers(tab, 1)
     tab.evaluate(
         """() => { const download = Plotly.downloadImage;
         Plotly.downloadImage = (figure, how) => {

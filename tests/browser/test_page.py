@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from tests.browser.support.acting import send, set_number, wait_until_idle
+from tests.browser.support.acting import send, set_number, wait_for_answers, wait_until_idle
 from tests.browser.support.running_page import page_as_program, wait_until_ok
 
 pytestmark = pytest.mark.browser
@@ -129,8 +129,9 @@ def test_axes_stay_where_nothing_is_drawn_on_them(served, open_tab):
     """Empty traces are not given to Plotly, except those that alone make it draw their axes: the rows that say what
     ran out are empty while a short answer runs in a roomy pool."""
     tab = open_tab(served.url)
+    set_number(tab, "max-tokens", "12")
     send(tab, "one")
-    wait_until_idle(tab)
+    wait_for_answers(tab, 1)
     asked, drawn, fewer = tab.evaluate(
         """() => { const asked = {}, drawn = {}; let fewer = 0;
         for (const id of ["kv-block-map", "prefix-cache", "scheduler-timeline", "step-budget", "kv-usage"]) {

@@ -7,6 +7,7 @@ from collections import Counter
 from dataclasses import replace
 from itertools import pairwise
 
+import msgspec
 import plotly.graph_objects as go
 import pytest
 
@@ -181,7 +182,7 @@ def test_runs_of_a_reason_end_where_steps_are_missing():
 @pytest.mark.parametrize("reason", [reason for reason, _, _ in LANES])
 def test_every_reason_has_its_row(reason):
     view = view_after(48, 5)
-    only = replace(view, steps=tuple(replace(s, stopped_by=reason) for s in view.steps))
+    only = replace(view, steps=tuple(msgspec.structs.replace(s, stopped_by=reason) for s in view.steps))
     strip = next(t for t in step_budget.figure(only)["data"] if t.get("yaxis") == "y3" and t["type"] == "bar")
     assert [LANES[lane][0] for lane in strip["y"]] == [reason]
     assert sum(strip["x"]) == len(view.steps)

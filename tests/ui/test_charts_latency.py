@@ -194,9 +194,10 @@ def test_the_overhead_is_told_in_words_and_each_part_beside_the_stack():
 
 def test_one_step_far_beyond_all_others_does_not_flatten_them_but_is_marked():
     usual = [
-        StepRecord(i, 0.0, (), 1, 8, 1, 4, 0, "", is_executed=True, forward_seconds=0.02) for i in range(40)
+        StepRecord(i, 0.0, (), 1, 8, 1, 4, 0, "", is_executed=True, forward_seconds=0.02, seconds=0.02)
+        for i in range(40)
     ]
-    slow = replace(usual[0], step=40, forward_seconds=3.0)
+    slow = msgspec.structs.replace(usual[0], step=40, forward_seconds=3.0, seconds=3.0)
     assert step_top([*usual, slow]) == pytest.approx(0.03)
     view = replace(view_after(48, 5), steps=(*usual, slow))
     beyond = latency.figure(view)["data"][-1]
@@ -207,7 +208,9 @@ def test_one_step_far_beyond_all_others_does_not_flatten_them_but_is_marked():
 
 def test_steps_that_were_planned_but_not_computed_are_not_drawn():
     view = view_after(48, 20)
-    open_ = replace(view, steps=(*view.steps[:-1], replace(view.steps[-1], is_executed=False)))
+    open_ = replace(
+        view, steps=(*view.steps[:-1], msgspec.structs.replace(view.steps[-1], is_executed=False))
+    )
     hover = next(t for t in latency.figure(open_)["data"] if t["type"] == "heatmap")
     assert hover["xaxis"] == "x2"
     assert len(hover["text"][0]) == len(view.steps) - 1

@@ -21,10 +21,23 @@ def describe(
     cell: BlockCell, view: EngineView, labels: Mapping[str, str], followed: Followed | None = None
 ) -> str:
     """Lines about one cell. ``labels``: request id -> letter."""
-    words = _in_use(cell, view, labels) if cell.state == "used" else _of_nobody(cell, view.info.block_size)
+    is_used = cell.state == "used"
+    words = _in_use(cell, view, labels) if is_used else describe_nobodys(cell, view.info.block_size)
     if followed is None:
         return words
     return "<br>".join([*_followed_lines(cell.block_id, view, followed), words])
+
+
+@lru_cache(maxsize=8192)
+def describe_nobodys(cell: BlockCell, block_size: int) -> str:
+    """The same of a cell that nobody uses: most of a pool stays as it is from one step to the next."""
+    lines = [f"<b>block {cell.block_id}</b> · free"]
+    if cell.state == "cached":
+        lines = [
+            f"<b>block {cell.block_id}</b> · kept for reuse, evictable",
+            f"{cell.tokens} of {block_size} slots filled · 0 references",
+        ]
+    return "<br>".join([*lines, *_traces_left(cell.hashes, cell.is_written)])
 
 
 def _in_use(cell: BlockCell, view: EngineView, labels: Mapping[str, str]) -> str:
@@ -38,24 +51,6 @@ def _in_use(cell: BlockCell, view: EngineView, labels: Mapping[str, str]) -> str
             *(_place(view, *one) for one in dict.fromkeys((o.group, o.logical_index) for o in cell.owners)),
             f"{cell.tokens} of {view.info.block_size} slots filled · {references}",
             *_traces_left(cell.hashes, cell.is_written),
-        ]
-    )
-
-
-def _of_nobody(cell: BlockCell, block_size: int) -> str:
-    if cell.state == "cached":
-        return _kept(cell.block_id, cell.tokens, block_size, cell.hashes, cell.is_written)
-    return "<br>".join([f"<b>block {cell.block_id}</b> · free", *_traces_left(cell.hashes, cell.is_written)])
-
-
-@lru_cache(maxsize=8192)
-def _kept(block_id: int, tokens: int, block_size: int, hashes: tuple[str, ...], is_written: bool) -> str:
-    """Most of a pool stays as it is from one step to the next."""
-    return "<br>".join(
-        [
-            f"<b>block {block_id}</b> · kept for reuse, evictable",
-            f"{tokens} of {block_size} slots filled · 0 references",
-            *_traces_left(hashes, is_written),
         ]
     )
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import zip_longest
 from typing import Any
 
 from ui.charts.focus import Focus
@@ -20,20 +23,11 @@ def decodes(
 ) -> dict[str, Any]:
     """One cell a token, as an image: of thirty requests in a hundred steps bars would be thousands of shapes."""
     first, last = (steps[0].step, steps[-1].step) if steps else (0, 0)
-    stacks = {step.step: decode_stack(step) for step in steps}
-    num_rows = max(map(len, stacks.values()), default=0)
-    z: list[list[float | None]] = [[None] * (last - first + 1) for _ in range(num_rows)]
-    letters = [[""] * (last - first + 1) for _ in range(num_rows)]
-    ids = [[""] * (last - first + 1) for _ in range(num_rows)]
-    shown: dict[str, tuple[float, str]] = {}
-    for step, stack in stacks.items():
-        for i, row in enumerate(stack):
-            if row.request_id not in shown:
-                is_faded = focus.request_id not in (None, row.request_id)
-                slot = color_slot(row.arrival) + (NUM_SLOTS if is_faded else 0)
-                shown[row.request_id] = slot + 0.5, request_label(row.arrival)
-            z[i][step - first], letters[i][step - first] = shown[row.request_id]
-            ids[i][step - first] = row.request_id
+    columns = {step.step: _column(step, focus.request_id) for step in steps}
+    whole = [columns.get(step, _NOTHING) for step in range(first, last + 1)]
+    z = list(zip_longest(*(column.slots for column in whole)))
+    letters = list(zip_longest(*(column.letters for column in whole), fillvalue=""))
+    ids = list(zip_longest(*(column.ids for column in whole), fillvalue=""))
     return {
         "type": "heatmap",
         "z": z,
@@ -53,6 +47,30 @@ def decodes(
     }
 
 
+@dataclass(frozen=True, slots=True)
+class _Column:
+    """One step, from below."""
+
+    slots: tuple[float, ...] = ()
+    letters: tuple[str, ...] = ()
+    ids: tuple[str, ...] = ()
+
+
+_NOTHING = _Column()
+
+
+@lru_cache(maxsize=1024)
+def _column(step: StepRecord, followed: str | None) -> _Column:
+    stack = decode_stack(step)
+    fades = [NUM_SLOTS if followed not in (None, row.request_id) else 0 for row in stack]
+    return _Column(
+        tuple([color_slot(row.arrival) + fade + 0.5 for row, fade in zip(stack, fades, strict=True)]),
+        tuple([request_label(row.arrival) for row in stack]),
+        tuple([row.request_id for row in stack]),
+    )
+
+
+@lru_cache(maxsize=8)
 def _decode_colors(look: Look) -> list[list[Any]]:
     """The slots as they are, then all of them faded."""
     fills = [mix(slot_color(slot).fill, look.card, 0.3) for slot in range(NUM_SLOTS)]
