@@ -192,8 +192,7 @@ class StepRecord(msgspec.Struct, frozen=True, gc=False, cache_hash=True):
     error: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class PrefixNode:
+class PrefixNode(msgspec.Struct, frozen=True, gc=False, cache_hash=True):
     """One block content in the prefix cache; nodes form chains from the beginnings of prompts."""
 
     key: str

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 
+import msgspec
 import pytest
 
 from micro_vllm.trace import BlockEvicted
@@ -254,7 +255,9 @@ def test_where_the_cache_does_not_say_who_computed_a_content_the_map_says_that_i
     """A log that was cut: the fold knows the hashes, but not whose they were."""
     _, log, a = finished_request()
     view = Replay().follow(log)
-    view = replace(view, prefix=tuple(replace(node, first_arrival=None) for node in view.prefix))
+    view = replace(
+        view, prefix=tuple(msgspec.structs.replace(node, first_arrival=None) for node in view.prefix)
+    )
     figure = drawn(block_map, view, LIGHT, SIZE, Focus(request_id=a))
     assert sorted(signs_of(figure).values()) == [*(f"{i}?" for i in range(6)), "<s>6</s>"]
     assert sum("may still have its tokens" in t for row in figure.data[0].text for t in row) == 6

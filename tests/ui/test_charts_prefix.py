@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from dataclasses import replace
 
+import msgspec
 import plotly.graph_objects as go
 import pytest
 
@@ -262,7 +263,7 @@ def test_boxes_stay_where_they_are_while_the_newest_chain_gets_longer():
 def test_a_chain_of_thousands_does_not_overflow_the_stack():
     tree = lay_out(chain("a", 5000), 0, 5)
     assert [len(p.nodes) for p in tree.pieces] == [5000]
-    split = [replace(n, num_hits=5000 - n.depth) for n in chain("a", 5000)]
+    split = [msgspec.structs.replace(n, num_hits=5000 - n.depth) for n in chain("a", 5000)]
     assert len(lay_out(split, 0, 5).pieces) == 5000
 
 
@@ -334,7 +335,7 @@ def test_before_anything_is_cached_a_sentence_says_what_will_come():
 def test_an_evictable_box_too_small_for_its_sign_is_dotted():
     view = view_after(32, 5)
     nodes = chain("a", 60, is_evictable=True)
-    nodes = [replace(n, num_hits=n.depth % 2) for n in nodes]  # sixty pieces of one block
+    nodes = [msgspec.structs.replace(n, num_hits=n.depth % 2) for n in nodes]  # sixty pieces of one block
     shown = bars(prefix_cache.figure(with_prefix(view, nodes), size=Size(320, 150)))
     assert len(shown) == 60
     assert {bar["pattern"] for bar in shown} == {"."}

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 from ui.charts.prefix_tree import Piece
 from ui.charts.wording import counted, longest_that_fits, percent
-from ui.view import EngineView, RequestTrack, request_label
+from ui.view import EngineView, PrefixNode, RequestTrack, request_label
 
 EMPTY = (
     "Full blocks of prompts and answers will stand here: "
@@ -58,17 +59,24 @@ def piece_wordings(piece: Piece, held: Sequence[RequestTrack], is_shortened: boo
 
 def describe(piece: Piece, view: EngineView, tracks: dict[str, RequestTrack]) -> str:
     """The hover of a piece."""
-    first, last = piece.first, piece.nodes[-1]
-    size = view.info.block_size
-    blocks = [node.block_ids[0] for node in piece.nodes]
+    letters = tuple([tracks[r].label for r in piece.first.owners if r in tracks])
+    return _lines(piece.nodes, piece.is_orphan, letters, view.info.block_size, len(view.info.groups) > 1)
+
+
+@lru_cache(maxsize=1024)
+def _lines(
+    nodes: tuple[PrefixNode, ...], is_orphan: bool, letters: tuple[str, ...], size: int, has_groups: bool
+) -> str:
+    """Most of the tree stays as it is from one step to the next."""
+    first, last = nodes[0], nodes[-1]
+    blocks = [node.block_ids[0] for node in nodes]
     ids = ", ".join(map(str, blocks[:_IDS_SHOWN])) + (", …" if len(blocks) > _IDS_SHOWN else "")
-    tokens = f"tokens {piece.start * size:,}–{piece.stop * size - 1:,}"
+    tokens = f"tokens {first.depth * size:,}–{(first.depth + len(nodes)) * size - 1:,}"
     lines = [
         f"<b>block {ids}</b> · {tokens}"
         if len(blocks) == 1
         else f"<b>{len(blocks)} blocks</b> · {tokens}<br>{ids}"
     ]
-    letters = [tracks[r].label for r in first.owners if r in tracks]
     if letters:
         shown = ", ".join(letters[:12]) + (", …" if len(letters) > 12 else "")
         lines.append(f"held by {shown}")
@@ -81,17 +89,17 @@ def describe(piece: Piece, view: EngineView, tracks: dict[str, RequestTrack]) ->
         )
     else:
         lines.append("not found by another prompt yet")
-    if piece.is_orphan:
+    if is_orphan:
         lines.append("the block before it was evicted: out of reach until that one is computed again")
-    makers = list(dict.fromkeys(n.first_arrival for n in piece.nodes if n.first_arrival is not None))
+    makers = list(dict.fromkeys(n.first_arrival for n in nodes if n.first_arrival is not None))
     if makers:
         lines.append("computed by " + ", ".join(request_label(arrival) for arrival in makers[:4]))
-    copies = max(len(node.block_ids) for node in piece.nodes)
+    copies = max(len(node.block_ids) for node in nodes)
     if copies > 1:
         lines.append(f"computed twice at the same time: {copies} blocks with the same content")
     hashes = first.key.partition(":")[2][:8] + (
         f" … {last.key.partition(':')[2][:8]}" if last is not first else ""
     )
-    group = f"group {piece.first.group} · " if len(view.info.groups) > 1 else ""
+    group = f"group {first.group} · " if has_groups else ""
     lines.append(f"{group}hash {hashes}")
     return "<br>".join(lines)
