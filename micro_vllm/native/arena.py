@@ -20,19 +20,14 @@ def padded_bytes(tensor: torch.Tensor) -> int:
     return -(-tensor.numel() * tensor.element_size() // ALIGNMENT) * ALIGNMENT
 
 
-def memory_on_huge_pages(num_bytes: int) -> torch.Tensor:
-    """(num_bytes,) uint8, zero."""
-    memory = mmap.mmap(-1, max(num_bytes, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    with contextlib.suppress(AttributeError, OSError):  # Linux only, and only a wish
-        memory.madvise(mmap.MADV_HUGEPAGE)
-    return torch.frombuffer(memory, dtype=torch.uint8)
-
-
 class Arena:
     """Tensors are copied in one after the other, and stay for as long as any of them is in use."""
 
     def __init__(self, num_bytes: int) -> None:
-        self._bytes = memory_on_huge_pages(num_bytes)
+        memory = mmap.mmap(-1, max(num_bytes, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        with contextlib.suppress(AttributeError, OSError):  # Linux only, and only a wish
+            memory.madvise(mmap.MADV_HUGEPAGE)
+        self._bytes = torch.frombuffer(memory, dtype=torch.uint8)
         self._at = 0
 
     def place(self, tensor: torch.Tensor) -> torch.Tensor:

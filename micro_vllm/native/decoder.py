@@ -13,7 +13,6 @@ from micro_vllm.attention.metadata import AttentionMetadata
 from micro_vllm.config import CacheGroup
 from micro_vllm.models.decoder import DecoderForCausalLM
 from micro_vllm.native import kernels
-from micro_vllm.native.arena import memory_on_huge_pages
 from micro_vllm.native.kernels import address
 from micro_vllm.native.maxima import RowMaxima
 from micro_vllm.native.weights import LayerWeights, NativeWeights
@@ -171,8 +170,7 @@ class _Rows:
         """``(count, width)``, the same memory every time. Steps are often alike, so the last view is kept."""
         if self._view.shape[0] != count:
             if self._all.shape[0] < count:
-                memory = memory_on_huge_pages(4 * count * self._all.shape[1])
-                self._all = memory.view(torch.float32).view(count, -1)
+                self._all = torch.empty(count, self._all.shape[1])
             self._view = self._all[:count]
         return self._view
 

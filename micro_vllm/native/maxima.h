@@ -17,39 +17,7 @@ struct Best {
   int64_t token;
 };
 
-// x[first] .. x[last - 1], whose maximum `top` is not before `begin`. -inf and `first` of none.
-inline Best place(const float* x, int64_t first, int64_t last, int64_t begin, float top, bool may_hold_nan) {
-  if (may_hold_nan) {
-    const float* nan = std::find_if(x + first, x + last, [](float v) { return std::isnan(v); });
-    if (nan < x + last) return {*nan, nan - x};
-  }
-  return {top, std::find(x + begin, x + last, top) - x};
-}
-
-// Of x[first] .. x[last - 1].
-inline Best first_maximum(const float* x, int64_t first, int64_t last) {
-  float top = -INFINITY;
-  int64_t begin = first;
-  __m512 sum = _mm512_setzero_ps();
-  for (int64_t block = first; block < last; block += kBlock) {
-    const int64_t stop = std::min(block + kBlock, last);
-    __m512 most = _mm512_set1_ps(-INFINITY);
-    for (int64_t at = block; at < stop; at += 16) {
-      const __mmask16 here = stop - at >= 16 ? 0xffff : (1u << (stop - at)) - 1;
-      const __m512 v = _mm512_mask_loadu_ps(_mm512_set1_ps(-INFINITY), here, x + at);
-      most = _mm512_max_ps(v, most);  // of NaN and another the other
-      sum = _mm512_mask_add_ps(sum, here, sum, _mm512_sub_ps(v, v));  // NaN from NaN, and from infinities
-    }
-    const float its_top = _mm512_reduce_max_ps(most);
-    if (its_top > top) {
-      top = its_top;
-      begin = block;
-    }
-  }
-  return place(x, first, last, begin, top, !(_mm512_reduce_add_ps(sum) == 0));
-}
-
-// The same of a row that is being computed, from left to right.
+// Of one row, from left to right.
 class RunningMaximum {
  public:
   // 32 columns; those from `valid` on do not count.
@@ -66,8 +34,12 @@ class RunningMaximum {
   // x: the row, of which first .. last - 1 were taken, as far as they count.
   Best result(const float* x, int64_t first, int64_t last) {
     if (last <= first) return {-INFINITY, first};
+    if (nan_) {
+      const float* nan = std::find_if(x + first, x + last, [](float v) { return std::isnan(v); });
+      return {*nan, nan - x};
+    }
     settle(last);
-    return place(x, first, last, std::max(begin_, first), top_, nan_);
+    return {top_, std::find(x + std::max(begin_, first), x + last, top_) - x};
   }
 
  private:
@@ -91,6 +63,17 @@ class RunningMaximum {
   float top_ = -INFINITY;
   __mmask16 nan_ = 0;
 };
+
+// Of x[first] .. x[last - 1], which are in memory.
+inline Best first_maximum(const float* x, int64_t first, int64_t last) {
+  auto load = [=](int64_t at) {
+    const __mmask16 here = last - at >= 16 ? 0xffff : last > at ? (1u << (last - at)) - 1 : 0;
+    return _mm512_mask_loadu_ps(_mm512_set1_ps(-INFINITY), here, x + at);
+  };
+  RunningMaximum found;
+  for (int64_t at = first; at < last; at += 32) found.take(at, load(at), load(at + 16), last);
+  return found.result(x, first, last);
+}
 
 // What each of `parts` threads has found in its columns, (N, parts), to what is true of the N rows.
 inline void join_maxima(const std::vector<Best>& found, int64_t parts, float* maxima, int64_t* ids) {

@@ -11,8 +11,8 @@ import torch
 class RowMaxima:
     """Memory that the kernels fill, and whose rows these are. One engine's decoder and its drawing share it.
 
-    Invariant: ``mark`` comes after the memory was filled for just these logits, and whoever takes the maxima of logits
-    that were changed since asks for them anew.
+    Invariant: between ``mark`` and ``take`` nobody changes the logits. The sampler's masks work on a copy, which has
+    another address, and so its maxima are looked for.
     """
 
     def __init__(self, num_valid_ids: int | None = None) -> None:
