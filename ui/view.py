@@ -184,12 +184,14 @@ class StepRecord(msgspec.Struct, frozen=True, gc=False, cache_hash=True):
     build_seconds: float = 0.0
     forward_seconds: float = 0.0
     sample_seconds: float = 0.0
-    seconds: float = 0.0
-    """These four together."""
     num_preempted: int = 0
     num_evicted: int = 0
     num_hit_tokens: int = 0
     error: str = ""
+
+    @property
+    def seconds(self) -> float:
+        return self.schedule_seconds + self.build_seconds + self.forward_seconds + self.sample_seconds
 
 
 class PrefixNode(msgspec.Struct, frozen=True, gc=False, cache_hash=True):

@@ -166,16 +166,6 @@ class Fold:
 
     def _fold(self, event: TraceEvent) -> None:
         match event:
-            case StepPlanned():
-                self.step = event.step
-                self._planned = event.rows
-            case StepExecuted():
-                for row in self._planned:
-                    if row.request_id in self.requests:
-                        self.requests[row.request_id].num_computed_tokens = row.start + row.count
-            case TokensSampled():
-                for token in event.tokens:
-                    self.requests[token.request_id].num_tokens += 1
             case RequestQueued():
                 self.requests[event.request_id] = _Request(
                     event.priority,
@@ -201,6 +191,16 @@ class Fold:
             case RequestFinished() | RequestAborted():
                 del self.requests[event.request_id]
                 self.running.pop(event.request_id, None)
+            case StepPlanned():
+                self.step = event.step
+                self._planned = event.rows
+            case StepExecuted():
+                for row in self._planned:
+                    if row.request_id in self.requests:
+                        self.requests[row.request_id].num_computed_tokens = row.start + row.count
+            case TokensSampled():
+                for token in event.tokens:
+                    self.requests[token.request_id].num_tokens += 1
             case _:
                 self._fold_blocks(event)
 

@@ -194,10 +194,9 @@ def test_the_overhead_is_told_in_words_and_each_part_beside_the_stack():
 
 def test_one_step_far_beyond_all_others_does_not_flatten_them_but_is_marked():
     usual = [
-        StepRecord(i, 0.0, (), 1, 8, 1, 4, 0, "", is_executed=True, forward_seconds=0.02, seconds=0.02)
-        for i in range(40)
+        StepRecord(i, 0.0, (), 1, 8, 1, 4, 0, "", is_executed=True, forward_seconds=0.02) for i in range(40)
     ]
-    slow = msgspec.structs.replace(usual[0], step=40, forward_seconds=3.0, seconds=3.0)
+    slow = msgspec.structs.replace(usual[0], step=40, forward_seconds=3.0)
     assert step_top([*usual, slow]) == pytest.approx(0.03)
     view = replace(view_after(48, 5), steps=(*usual, slow))
     beyond = latency.figure(view)["data"][-1]

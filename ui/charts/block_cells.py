@@ -6,7 +6,7 @@ from typing import Any
 
 from ui.charts.block_grid import Box, Grid, paths
 from ui.charts.block_scene import MAX_STRIPS, OWN_SHARE, Scene, Trace, outlines, sign_heights, words
-from ui.charts.block_words import describe, describe_nobodys
+from ui.charts.block_words import describe
 from ui.charts.marks import INVISIBLE
 from ui.charts.palette import PAPER, PATTERNS, mix, readable_on
 
@@ -30,14 +30,8 @@ def _ground(scene: Scene) -> Trace:
     z: list[Any] = []
     text: list[Any] = []
     ids: list[Any] = []
-    block_size = view.info.block_size
     for cell in view.blocks[1:]:
-        entry = own.get(cell.block_id) if own else None
-        if entry is None and cell.state != "used":
-            z.append(code[cell.state])
-            text.append(describe_nobodys(cell, block_size))
-            ids.append("")
-            continue
+        entry = own.get(cell.block_id)
         if entry is None:
             z.append(code[cell.state])
             text.append(describe(cell, view, scene.labels))

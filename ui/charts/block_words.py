@@ -22,15 +22,15 @@ def describe(
 ) -> str:
     """Lines about one cell. ``labels``: request id -> letter."""
     is_used = cell.state == "used"
-    words = _in_use(cell, view, labels) if is_used else describe_nobodys(cell, view.info.block_size)
+    words = _in_use(cell, view, labels) if is_used else _of_nobody(cell, view.info.block_size)
     if followed is None:
         return words
     return "<br>".join([*_followed_lines(cell.block_id, view, followed), words])
 
 
 @lru_cache(maxsize=8192)
-def describe_nobodys(cell: BlockCell, block_size: int) -> str:
-    """The same of a cell that nobody uses: most of a pool stays as it is from one step to the next."""
+def _of_nobody(cell: BlockCell, block_size: int) -> str:
+    """Most of a pool stays as it is from one step to the next."""
     lines = [f"<b>block {cell.block_id}</b> · free"]
     if cell.state == "cached":
         lines = [

@@ -44,9 +44,6 @@ class _Step:
             build_seconds=done.build_seconds if done else 0.0,
             forward_seconds=done.forward_seconds if done else 0.0,
             sample_seconds=done.sample_seconds if done else 0.0,
-            seconds=done.schedule_seconds + done.build_seconds + done.forward_seconds + done.sample_seconds
-            if done
-            else 0.0,
             num_preempted=self.num_preempted,
             num_evicted=self.num_evicted,
             num_hit_tokens=self.num_hit_tokens,

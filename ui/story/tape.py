@@ -36,7 +36,7 @@ from ui.view import JUMP_KINDS, Clock, JumpKind
 MIN_KEYFRAME_DISTANCE = 1_000
 """Events between two keyframes: folding so many takes about 10 ms, and 200,000 events have 200 keyframes."""
 _EVERY_STEP = frozenset((StepPlanned, StepExecuted, TokensSampled, BlockCached, BlocksAllocated))
-"""Most events are of these kinds, and nothing about them has to be found but they themselves."""
+"""Most events are of these kinds. They are no marks, and no request begins or ends with them."""
 LIVES_KEPT = 10_000
 """Requests whose number is known after the window has forgotten them."""
 
