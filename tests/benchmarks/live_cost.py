@@ -39,6 +39,8 @@ from ui.host.serving import load_for_good
 
 DEFAULT_MODEL = "SmolLM2-135M-Instruct"
 NUM_TABS = 3
+EARLY = 0.06
+"""Seconds: ``EARLY`` of assets/live.js."""
 TARGET_LATENCY, TARGET_SHARE, TARGET_GROWTH = 0.25, 0.05, 0.10
 CHROMIUM_FLAGS = ("--no-sandbox", "--disable-gpu", "--js-flags=--expose-gc")
 
@@ -107,7 +109,7 @@ def measure_share(page: RunningPage, seconds: float) -> ShareFigures:
             if answer.get("charts"):
                 answers.append((answer["clock"]["step"], time.time()))
             wait = answer.get("again", answer.get("next", 0)) / 1000
-            over.wait(max(0.1 - (time.monotonic() - asked), wait - 0.06))
+            over.wait(max(0.1 - (time.monotonic() - asked), wait - EARLY))
 
     with busy_engine(page):
         page.wait_for(lambda health: health["running"] == NUM_REQUESTS, 60)

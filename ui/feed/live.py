@@ -19,7 +19,7 @@ from ui.charts.registry import CHARTS
 from ui.feed.chart_budget import ChartBudget
 from ui.feed.frames import Frames
 from ui.feed.panes import Pane
-from ui.feed.questions import ChartAsk, Question, read_question
+from ui.feed.questions import ChartAsk, Question, is_early, read_question
 from ui.feed.scenes import Scene, Scenes, TooSoonError, marks_version, shown_marks
 from ui.focus_card import focus_card
 from ui.host.engine_host import SHUT_DOWN, EngineHost
@@ -29,7 +29,7 @@ from ui.visitors import Visitor, Visitors
 logger = logging.getLogger(__name__)
 
 LONGEST_HOLD = 0.1
-"""Seconds."""
+"""Seconds that a question which came early waits at most."""
 SHARED_FIGURES = 96
 OWN_FIGURES = 96
 """Of tabs that look at a step or a request of their own."""
@@ -63,10 +63,9 @@ class Live:
     def seconds_to_hold(self, ask: Any) -> float:
         """How long a question that came early has to wait for its answer; 0 for others.
 
-        A tab that asks when it is told to asks too late by its way to here; held questions get the frame at once.
+        A question that were sent only when there can be a new frame would come late by its way to the server.
         """
-        is_early = isinstance(ask, dict) and ask.get("early") is True
-        return min(self.scenes.wait_for_next(), LONGEST_HOLD) if is_early else 0.0
+        return min(self.scenes.wait_for_next(), LONGEST_HOLD) if is_early(ask) else 0.0
 
     def poll(self, ask: Any) -> bytes:
         """JSON: {"head", "clock", "charts", "card", "panes", "next"}; see ``ui.feed.questions`` for what is asked.

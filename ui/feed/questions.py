@@ -73,6 +73,11 @@ def read_question(ask: Any) -> Question:
     )
 
 
+def is_early(ask: Any) -> bool:
+    """Sent before there can be anything new, to be answered as soon as there is."""
+    return isinstance(ask, dict) and ask.get("early") is True
+
+
 def _charts(asked: Any) -> tuple[ChartAsk, ...]:
     found = []
     for chart in CHARTS:
