@@ -72,7 +72,8 @@
     }
 
     function save() {
-      const picture = { data: one.figure.data, layout: Object.assign(layout(), { paper_bgcolor: one.figure.layout.hoverlabel.bgcolor }) };
+      const ground = one.figure.layout.hoverlabel.bgcolor;  // the card's
+      const picture = { data: one.figure.data, layout: Object.assign(layout(), { paper_bgcolor: ground }) };
       return Plotly.downloadImage(picture, { filename: id, format: "png", width: one.width, height: one.height, scale: 2 });
     }
 

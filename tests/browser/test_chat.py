@@ -101,9 +101,8 @@ def test_two_tabs_are_computed_in_one_batch(served, open_tab):
 def test_four_tabs_stream_together(served, open_tab):
     """P20, gradio #10453, #6749: nobody waits for another's answer to end."""
     tabs = [open_tab(served.url) for _ in range(4)]
-    served.loop.pace = (
-        0.2  # so that no answer is over before the last one is asked for, however busy the machine
-    )
+    # So that no answer is over before the last one is asked for, however busy the machine.
+    served.loop.pace = 0.2
     for number, tab in enumerate(tabs):
         set_number(tab, "max-tokens", "300")
         send(tab, f"Tab {number}")

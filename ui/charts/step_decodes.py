@@ -71,9 +71,9 @@ def _column(step: StepRecord, followed: str | None) -> _Column:
 
 
 @lru_cache(maxsize=8)
-def _decode_colors(look: Look) -> list[list[Any]]:
+def _decode_colors(look: Look) -> tuple[tuple[float, str], ...]:
     """The slots as they are, then all of them faded."""
     fills = [mix(slot_color(slot).fill, look.card, 0.3) for slot in range(NUM_SLOTS)]
     fills += [mix(fill, look.card, FADE) for fill in fills]
     share = 1 / len(fills)
-    return [[round((i + end) * share, 6), fill] for i, fill in enumerate(fills) for end in (0, 1)]
+    return tuple([(round((i + end) * share, 6), fill) for i, fill in enumerate(fills) for end in (0, 1)])

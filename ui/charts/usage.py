@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from ui.charts.focus import NO_FOCUS, Figure, Focus
-from ui.charts.marks import INVISIBLE, Bar, bar_traces
+from ui.charts.marks import INVISIBLE, Bar, bar_traces, note
 from ui.charts.palette import mix
-from ui.charts.theme import LIGHT, MONO, SANS, Look, Size, bare_axis, base_layout, quiet_axis
+from ui.charts.theme import LIGHT, MONO, Look, Size, bare_axis, base_layout, quiet_axis
 from ui.charts.timeline import step_range, step_ticks
 from ui.charts.wording import percent
 from ui.view import EngineView, StepUsage
@@ -281,15 +281,5 @@ def _band_labels(
 
 
 def _label(text: str, y: float, look: Look) -> dict[str, Any]:
-    return {
-        "x": 1,
-        "xref": "paper",
-        "xanchor": "left",
-        "xshift": 8,
-        "y": round(y, 4),
-        "yref": "paper",
-        "yanchor": "middle",
-        "text": text,
-        "showarrow": False,
-        "font": {"family": SANS, "size": 12, "color": look.text},
-    }
+    beside = {"x": 1, "xref": "paper", "xanchor": "left", "xshift": 8}
+    return note(text, look.text, size=12, y=round(y, 4), yref="paper", yanchor="middle", **beside)
