@@ -78,7 +78,7 @@ class Admission:
             shared_prefix_len=shared_prefix_len if salt is not None else 0,
             priority=priority,
         )
-        self._visitors.begin(visitor, handle.request_id)
+        self._visitors.begin(visitor, handle)
         return handle
 
     def end(self, visitor: Visitor, handle: Any) -> None:

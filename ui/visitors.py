@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from micro_vllm.engine.handle import RequestHandle
     from ui.traces.opened import OpenedTrace
 
 REQUESTS_REMEMBERED = 256
@@ -22,8 +23,8 @@ class Visitor:
     """One tab. ``token`` is unguessable: it marks what is theirs, and salts the prefix cache of a shared server."""
 
     token: str
-    live: set[str] = field(default_factory=set)
-    """Unfinished requests."""
+    handles: dict[str, RequestHandle] = field(default_factory=dict)
+    """Of what is still being answered, by request id. Some may have finished while nobody has read their end yet."""
     mine: deque[str] = field(default_factory=lambda: deque(maxlen=REQUESTS_REMEMBERED))
     """All of them, the newest last."""
     opened: OpenedTrace | None = None
@@ -52,7 +53,7 @@ class Visitors:
 
     def _drop_unseen(self) -> None:
         for session_hash, visitor in list(self._by_session.items())[: len(self._by_session) - MAX_VISITORS]:
-            if not visitor.live:
+            if not visitor.handles:
                 del self._by_session[session_hash]
                 del self._by_token[visitor.token]
 
@@ -71,23 +72,24 @@ class Visitors:
             visitor = self._by_token.get(token)
             return frozenset(visitor.mine) if visitor else frozenset()
 
-    def begin(self, visitor: Visitor, request_id: str) -> None:
+    def begin(self, visitor: Visitor, handle: RequestHandle) -> None:
         with self._lock:
-            visitor.live.add(request_id)
-            visitor.mine.append(request_id)
+            visitor.handles[handle.request_id] = handle
+            visitor.mine.append(handle.request_id)
 
     def end(self, visitor: Visitor, request_id: str) -> None:
         with self._lock:
-            visitor.live.discard(request_id)
+            visitor.handles.pop(request_id, None)
 
     def live(self, visitor: Visitor) -> tuple[str, ...]:
+        """Their requests that the engine has not finished."""
         with self._lock:
-            return tuple(visitor.live)
+            return _unfinished(visitor)
 
     def num_live(self) -> int:
         """Unfinished requests of everybody."""
         with self._lock:
-            return sum(len(visitor.live) for visitor in self._by_session.values())
+            return sum(len(_unfinished(visitor)) for visitor in self._by_session.values())
 
     def forget(self, session_hash: str) -> tuple[str, ...]:
         """The tab is closed. Returns the requests it leaves behind, for the caller to abort."""
@@ -96,4 +98,8 @@ class Visitors:
             if visitor is None:
                 return ()
             self._by_token.pop(visitor.token, None)
-            return tuple(visitor.live)
+            return _unfinished(visitor)
+
+
+def _unfinished(visitor: Visitor) -> tuple[str, ...]:
+    return tuple(name for name, handle in visitor.handles.items() if not handle.finished)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tests.ui.support.handles import handle_of
 from ui.chat.conversation import Answer, AnswerFacts
 from ui.chat.meta import meta_line, ordinal
 from ui.visitors import Visitors
@@ -61,7 +62,7 @@ def test_visitors_are_told_apart_and_forgotten():
     assert one is visitors.of_session("a")
     assert one.token != two.token
     assert len(one.token) >= 32
-    visitors.begin(one, "r1")
+    visitors.begin(one, handle_of("r1"))
     assert visitors.mine(one.token) == {"r1"}
     assert visitors.mine(two.token) == visitors.mine("a") == frozenset()
     assert visitors.forget("a") == ("r1",)

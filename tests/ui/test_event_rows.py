@@ -28,6 +28,7 @@ from micro_vllm.trace import (
     TokensSampled,
     TraceLog,
 )
+from tests.ui.support.handles import handle_of
 from tests.ui.support.scripted_engine import make_engine, params, random_run
 from ui.charts.palette import color_slot
 from ui.events.rows import (
@@ -459,7 +460,7 @@ def test_other_story_or_filter_is_told_whole():
 def test_own_tokens_are_told_of_the_engine_that_serves_only_not_of_a_file_with_the_same_ids():
     table = Table()
     mine = table.engine.add_request(list(range(20)), params(8))
-    table.visitors.begin(table.visitor, mine)
+    table.visitors.begin(table.visitor, handle_of(mine))
     for _ in range(6):
         table.engine.step()
     assert any("yours" in row[6] for row in table.ask()["rows"])

@@ -9,6 +9,7 @@ import pytest
 
 import ui.feed.live
 import ui.feed.scenes
+from tests.ui.support.handles import handle_of
 from tests.ui.support.looking import NAMES, StandInHost, Tab, as_sent
 from tests.ui.support.scripted_engine import params
 from ui.charts.focus import Focus
@@ -145,7 +146,7 @@ def test_only_a_question_that_came_early_is_held_and_not_for_long(host, monkeypa
 def test_yours_is_marked_by_token_only_and_never_for_others(host):
     visitors = Visitors()
     visitor = visitors.of_session("tab-1")
-    visitors.begin(visitor, "mine")
+    visitors.begin(visitor, handle_of("mine"))
     live = Live(host, visitors)
 
     def yours(viewer: str) -> int:

@@ -10,6 +10,7 @@ import hypothesis.strategies
 import pytest
 
 import ui.feed.scenes
+from tests.ui.support.handles import handle_of
 from tests.ui.support.looking import NAMES, StandInHost, Tab, as_sent, put
 from tests.ui.support.scripted_engine import params, random_run
 from ui.charts.focus import Focus
@@ -172,7 +173,7 @@ def test_the_same_focus_of_two_visitors_marks_only_ones_own(host):
     visitors = Visitors()
     mine, other = visitors.of_session("a"), visitors.of_session("b")
     request = host.told.view().requests[-1].request_id
-    visitors.begin(mine, request)
+    visitors.begin(mine, handle_of(request))
     live = Live(host, visitors)
     assert Tab(live, mine.token).ask(focus={"request": request})["card"]["yours"] is True
     assert Tab(live, other.token).ask(focus={"request": request})["card"]["yours"] is False

@@ -15,7 +15,7 @@ from micro_vllm.errors import InvalidRequestError
 from micro_vllm.trace import RequestQueued, StepPlanned
 from tests.ui.support.scripted_engine import make_engine, params
 from tests.ui.support.waiting import wait_until
-from ui.admission import Admission
+from ui.admission import Admission, BusyError
 from ui.host.engine_host import ServingEngine
 from ui.replay import Replay
 from ui.runs.card import Card
@@ -57,7 +57,8 @@ class Page:
         self.host = SimpleNamespace(engine=self.engine, settings=settings)
         self.visitors = Visitors()
         self.tokens = Updates()
-        self.runs = Runs(Admission(self.host, self.visitors), self.tokens)
+        self.admission = Admission(self.host, self.visitors)
+        self.runs = Runs(self.admission, self.tokens)
 
     def visitor(self, name: str = "ada") -> Visitor:
         return self.visitors.of_session(name)
@@ -312,6 +313,7 @@ def test_two_compared_answers_share_their_steps_and_part_at_a_token(open_page):
 
 def test_what_a_visitor_may_not_have_at_once_waits_here(open_page):
     page = open_page(limits=Limits(1000, 100, 2, 24))
+    page.loop.pace = 0.01
     most = 0
 
     def watch() -> bool:
@@ -340,6 +342,24 @@ def test_a_full_queue_is_waited_for(open_page):
     page.loop.resume()
     assert page.ended("ada")["sum"]["done"] == 3
     assert page.ended("grace")["sum"]["done"] == 4
+
+
+def test_what_the_engine_has_ended_takes_nobodys_place(open_page):
+    """A server that is slow to read the last word of an answer must not refuse the next prompt for it."""
+    page = open_page(limits=Limits(1000, 500, max_requests_per_visitor=2, max_waiting=1), max_num_seqs=2)
+    page.loop.pace = 0.01
+    for _ in range(2):
+        asked = [page.admission.submit(page.engine, page.visitor(), range(20), params(400)) for _ in range(2)]
+        with pytest.raises(BusyError, match="2 of your answers"):
+            page.admission.submit(page.engine, page.visitor(), range(20), params(400))
+        wait_until(lambda: page.loop.stats().num_running == 2)
+        waits = page.admission.submit(page.engine, page.visitor("bob"), range(20), params(400))
+        with pytest.raises(BusyError, match="1 requests are waiting"):
+            page.admission.submit(page.engine, page.visitor("eve"), range(20), params(400))
+        for handle in (*asked, waits):  # and nobody calls admission.end
+            handle.abort()
+            handle.result()
+    assert page.num_free == 64
 
 
 def test_one_that_is_too_long_is_refused_with_numbers_and_the_others_go_on(open_page):

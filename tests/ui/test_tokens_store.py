@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from micro_vllm.engine.output import CompletionOutput, Logprob, RequestOutput
 from micro_vllm.tokenizer import Tokenizer
 from tests.engine.support.models import save_tiny_model
+from tests.ui.support.handles import handle_of
 from ui.replay import Replay
 from ui.tokens import store as store_module
 from ui.tokens.store import ALTERNATIVES, TokenStore
@@ -60,7 +61,7 @@ def output(prompt, ids, text="", *, finished=False, name="request-0") -> Request
 
 def begin(visitors, name="request-0", session="one"):
     visitor = visitors.of_session(session)
-    visitors.begin(visitor, name)
+    visitors.begin(visitor, handle_of(name))
     return visitor
 
 
@@ -199,7 +200,7 @@ def test_nobody_reads_the_tokens_of_somebody_else(visitors, engine):
     gone = {"request": "request-0", "gone": True}
     assert ask(store, other) == gone
     assert ask(store, None) == gone
-    visitors.begin(other, "request-0")  # the same name, with another engine
+    visitors.begin(other, handle_of("request-0"))  # the same name, with another engine
     assert ask(store, other) is None
     visitors.end(other, "request-0")
     assert ask(store, other) == gone
@@ -247,7 +248,7 @@ def test_answers_are_bounded_for_a_visitor_and_in_all(visitors, engine, monkeypa
     store = TokenStore()
     visitor = visitors.of_session("one")
     for number in range(store_module.ANSWERS_PER_VISITOR + 5):
-        visitors.begin(visitor, f"r{number}")
+        visitors.begin(visitor, handle_of(f"r{number}"))
         store.update(visitor, engine, output([1], [65], name=f"r{number}"))
         visitors.end(visitor, f"r{number}")
     assert ask(store, visitor, "r4")["gone"]
@@ -255,7 +256,7 @@ def test_answers_are_bounded_for_a_visitor_and_in_all(visitors, engine, monkeypa
     monkeypatch.setattr(store_module, "MAX_TOKENS", 100)
     other = begin(visitors, "big", "other")
     store.update(other, engine, output([1], [65] * 99, name="big"))
-    visitors.begin(other, "next")
+    visitors.begin(other, handle_of("next"))
     store.update(other, engine, output([1], [65], name="next"))
     assert len(store._answers) <= 3
     assert ask(store, other, "next")["tokens"]

@@ -25,6 +25,7 @@ from micro_vllm.trace import (
     decode_event,
     encode_event,
 )
+from tests.ui.support.handles import handle_of
 from tests.ui.support.looking import StandInHost, Tab
 from tests.ui.support.scripted_engine import make_engine, params
 from ui.feed.live import Live
@@ -47,8 +48,8 @@ class Site:
         asked = SamplingParams(max_tokens=30, detokenize=False, ignore_eos=True, logprobs=3)
         self.host.scripted.add_request([*range(100, 150)], asked, request_id="of Ann")
         self.host.scripted.add_request([*range(600, 640)], asked, request_id="of Bob")
-        self.visitors.begin(self.ann, "of Ann")
-        self.visitors.begin(self.bob, "of Bob")
+        self.visitors.begin(self.ann, handle_of("of Ann"))
+        self.visitors.begin(self.bob, handle_of("of Bob"))
         for _ in range(20):
             self.host.scripted.step()
         self.opened = OpenedTraces(self.visitors)

@@ -85,7 +85,7 @@ class TokenStore:
         request_id, since, knows_end, table_version = checked
         tokens = self.get(visitor, request_id) if visitor is not None else None
         if visitor is None or tokens is None or request_id not in tuple(visitor.mine):
-            is_waiting = visitor is not None and request_id in visitor.live  # nothing has come yet
+            is_waiting = visitor is not None and request_id in visitor.handles  # nothing has come yet
             return None if is_waiting else {"request": request_id, "gone": True}
         with self._lock:
             told = _tokens(tokens, since, knows_end)
