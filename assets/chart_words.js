@@ -3,7 +3,7 @@
 (function () {
   "use strict";
 
-  const TAGS = /<(\/?)(b|br|span)(?: style="color:([^"]*)")?>/g;
+  const TAGS = /<(\/?)(b|br|s|span)(?: style="color:([^"]*)")?>/g;
 
   // Those that keep their place whatever is zoomed into; a ground or an arrow has to lie over the plot.
   function isBeside(note) {
@@ -13,7 +13,7 @@
   // What Plotly still has to draw.
   function inPlot(notes) { return (notes || []).filter((note) => note.visible !== false && !isBeside(note)); }
 
-  // <b>, <br> and coloured <span> are markup, as in Plotly; all else is text.
+  // <b>, <br>, <s> and coloured <span> are markup, as in Plotly; all else is text.
   function fill(node, text) {
     const open = [document.createDocumentFragment()];
     let from = 0;
@@ -66,5 +66,5 @@
     };
   }
 
-  window.microVLLM = Object.assign(window.microVLLM || {}, { chartWords, inPlot });
+  window.microVLLM = Object.assign(window.microVLLM || {}, { chartWords, inPlot, chartMarkup: fill });
 })();

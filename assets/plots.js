@@ -25,8 +25,8 @@
   // `resized` is called when the box has another size: cells and labels are laid out for one.
   function plot(box, id, title, resized) {
     const one = { box, title, figure: null, version: "", width: 0, height: 0, update, forgetZoom };
-    const words = window.microVLLM.chartWords(box);
-    let isPlotted = false, zoom = {}, kept = null;
+    const words = window.microVLLM.chartWords(box), quiet = window.microVLLM.chartQuiet(box);
+    let isPlotted = false, isPanning = false, zoom = {}, kept = null;
 
     async function update(change) {
       if (change.full) one.figure = change.full;
@@ -39,19 +39,26 @@
       // The arrays are changed in place: datarevision is how Plotly is told.
       const found = Object.assign({}, one.figure.layout,
         { datarevision: one.version, width: one.width, height: one.height });
-      // Plotly writes into the axes that it is given; ours stay as the server knows them.
+      // Plotly writes into the axes that it is given, and into their ranges; ours stay as the server knows them.
       for (const [name, axis] of Object.entries(found))
-        if (AXIS.test(name)) found[name] = Object.assign({}, axis, zoom[name] && { range: zoom[name].slice() });
+        if (AXIS.test(name)) found[name] = Object.assign({}, axis, { range: (zoom[name] || axis.range).slice() });
       return found;
     }
 
     async function draw() {
       // Hidden since it was asked for: the figure is kept, and drawn in full size when its box has one again.
       if (!one.figure || !one.width || !one.height) return;
-      const traces = marked(one.figure.data), shown = layout();
+      const { figure, width, height } = one, shown = layout();
+      const isOurs = !isPanning && !Object.keys(zoom).length;
+      const plotted = isOurs ? quiet.plotted(figure.data) : figure.data, traces = marked(plotted);
       shown.annotations = window.microVLLM.inPlot(shown.annotations);
-      words(one.figure.layout, one.width, one.height);
-      if (isPlotted) return Plotly.react(box, traces, shown, config());
+      words(figure.layout, width, height);
+      if (isPlotted) await Plotly.react(box, traces, shown, config());
+      else await begin(traces, shown);
+      quiet.show(figure, plotted, width, height);
+    }
+
+    async function begin(traces, shown) {
       isPlotted = true;
       await Plotly.newPlot(box, traces, shown, config());
       box.on("plotly_relayout", zoomed);
@@ -63,8 +70,8 @@
 
     function config() {
       kept = kept || { displaylogo: false, displayModeBar: "hover", responsive: false, scrollZoom: false,
-        doubleClick: false, modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d", "resetScale2d",
-          "sendChartToCloud", "toImage"],  // what is on this page stays here; the picture has to have its words
+        doubleClick: false, showAxisDragHandles: false, modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d",
+          "resetScale2d", "sendChartToCloud", "toImage"],  // what is on this page stays here; the picture has to have its words
         modeBarButtonsToAdd: [
           { name: "whole", title: "Show everything again (or double-click)", icon: Plotly.Icons.home, click: unzoom },
           { name: "picture", title: "Save as a picture", icon: Plotly.Icons.camera, click: save }] };
@@ -79,11 +86,13 @@
 
     // uirevision keeps a zoom only until the range of an axis moves on, which live axes always do. So it is kept here.
     function zoomed(change) {
+      if (change.dragmode) isPanning = change.dragmode === "pan";  // follows the pointer, which only Plotly's own does
       for (const [key, value] of Object.entries(change)) {
         const [, axis, end] = DRAGGED.exec(key) || [];
         const range = axis && (zoom[axis] || (one.figure.layout[axis] || {}).range);
         if (range) (zoom[axis] = zoom[axis] || range.slice())[end] = value;
       }
+      draw();
     }
 
     function unzoom() {

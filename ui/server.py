@@ -40,6 +40,7 @@ SCRIPTS = (
     "shortcuts.js",
     "drafts.js",
     "chart_words.js",
+    "chart_quiet.js",
     "plots.js",
     "live.js",
     "focus.js",

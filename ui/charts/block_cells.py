@@ -12,8 +12,8 @@ from ui.charts.palette import PAPER, PATTERNS, mix, readable_on
 
 
 def cell_traces(scene: Scene) -> list[Trace]:
+    """All that lies on the ground. Nobody points at it: the hover of a cell is the ground's."""
     return [
-        _ground(scene),
         _kept(scene),
         *_fills(scene),
         _written(scene),
@@ -22,7 +22,7 @@ def cell_traces(scene: Scene) -> list[Trace]:
     ]
 
 
-def _ground(scene: Scene) -> Trace:
+def ground(scene: Scene) -> Trace:
     """What lies under the fills; hover and click of every cell."""
     view, grid, look, followed = scene.view, scene.grid, scene.look, scene.followed
     code = {"free": 0, "cached": 1, "used": 2}

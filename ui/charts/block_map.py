@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 
-from ui.charts.block_cells import cell_traces
+from ui.charts.block_cells import cell_traces, ground
 from ui.charts.block_grid import NUMBERS_PX
 from ui.charts.block_scene import Scene, Trace, make_scene, outlines, words
 from ui.charts.block_trail import notes, trail_traces
@@ -43,7 +43,7 @@ def figure(view: EngineView, look: Look = LIGHT, size: Size | None = None, focus
     scene = make_scene(view, look, size, focus)
     grid = scene.grid
     return {
-        "data": [*cell_traces(scene), *trail_traces(scene), _row_numbers(scene, size), *_null(scene)],
+        "data": [ground(scene), *_null(scene), *cell_traces(scene), *trail_traces(scene), _row_numbers(scene, size)],
         "layout": base_layout(
             look,
             margin={"l": 2, "r": 2, "t": 3, "b": 1},
@@ -62,12 +62,11 @@ def _null(scene: Scene) -> list[Trace]:
     box = (left + grid.pad_x, grid.pad_y, left + 1 - grid.pad_x, 1 - grid.pad_y)
     sign = words([left + 0.5], [0.5], ["∅"], look.muted, max(9, min(15, round(grid.cell_px * 0.5))))
     del sign["hoverinfo"]
-    sign["cliponaxis"] = False
     sign["hovertemplate"] = (
         "<b>null block</b><br>Holds no token. It stands in a table<br>where blocks fell out of a sliding<br>"
         "window, and pads short tables.<extra></extra>"
     )
-    return [outlines([box], look.muted, 1, "dot"), sign]
+    return [sign, outlines([box], look.muted, 1, "dot")]
 
 
 def _row_numbers(scene: Scene, size: Size) -> Trace:
@@ -83,4 +82,4 @@ def _row_numbers(scene: Scene, size: Size) -> Trace:
         11,
     )
     # Of a large pool the rows are lower than their numbers: those of the first one stand out of the plot.
-    return {**numbers, "textposition": "middle left", "cliponaxis": False}
+    return {**numbers, "textposition": "middle left"}

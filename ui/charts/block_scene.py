@@ -100,4 +100,5 @@ def words(
         "mode": "text",
         "textfont": {"family": MONO, "size": size, "color": color},
         "hoverinfo": "skip",
+        "cliponaxis": False,
     }

@@ -237,7 +237,7 @@ def _cells(rows: Sequence[LatencyRow], look: Look, focus: Focus) -> dict[str, An
     ttft = [names[0], *map(ttft_cell, rows)][: len(y)]
     tpot = [names[1], *map(tpot_cell, rows)][: len(y)]
     trace = texts([0.53] * len(y) + [1.0] * len(y), y * 2, ttft + tpot, colors[: len(y)] * 2, 10.5)
-    return {**trace, "textposition": "middle left", "xaxis": "x3", "cliponaxis": False}
+    return {**trace, "textposition": "middle left", "xaxis": "x3"}
 
 
 def _row_label(row: LatencyRow, focus: Focus) -> str:

@@ -151,6 +151,7 @@ def texts(
         "text": text,
         "textfont": {"family": MONO, "size": size, "color": colors or "#000000"},
         "hoverinfo": "skip",
+        "cliponaxis": False,
         **more,
     }
 

@@ -168,7 +168,7 @@ def _notes(
         "textposition": "middle right",
         "textfont": {"family": SANS, "size": 10.5, "color": colors},
         "hoverinfo": "skip",
-        "cliponaxis": True,
+        "cliponaxis": False,
     }
 
 

@@ -103,7 +103,7 @@ class Scenes:
         """Seconds until a newer view of the engine may be made."""
         with self._lock:
             since = time.monotonic() - self._live_at
-        owed = self._budget.wait(is_busy=self._is_busy())
+        owed = self._budget.wait_for_frame(is_busy=self._is_busy())
         return max(0.0, FRAME_SECONDS - since, min(owed, LONGEST_WAIT - since))
 
     def check_affordable(self) -> None:
@@ -137,7 +137,7 @@ class Scenes:
             since = now - self._live_at
             if self._live is not None and (
                 since < FRAME_SECONDS
-                or (since < LONGEST_WAIT and self._budget.wait(is_busy=self._is_busy()) > 0)
+                or (since < LONGEST_WAIT and self._budget.wait_for_frame(is_busy=self._is_busy()) > 0)
             ):
                 return self._live
             with self._budget.measured():
@@ -150,6 +150,7 @@ class Scenes:
                     title = "sample trace" if view.is_sample else view.info.model
                     self._live = Scene(replay, self.story_of(replay), view, clock, title)
                     self.num_live_views += 1
+                    self._budget.note_frame()
             self._live_at = now
             return self._live
 

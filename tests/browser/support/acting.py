@@ -40,7 +40,8 @@ def plotted(tab, chart: str) -> str:
     return tab.evaluate(
         "id => { const p = document.querySelector(`#${id} .mv-plot`);"
         "return JSON.stringify([p.data.map(t => [t.x, t.y, t.z, t.base, t.text]), p.layout.annotations, "
-        "p.querySelector('.mv-words').innerHTML]); }",
+        "p.querySelector('.mv-words').innerHTML, p.querySelector('.mv-letters').innerHTML, "
+        "p.querySelector('.mv-quiet').toDataURL()]); }",
         chart,
     )
 

@@ -1,0 +1,181 @@
+/* What a plot shows and nobody can point at: cells, fills, frames, letters. Plotly gives each an element of its own, and
+   goes through all of them in each drawing: more than a third of the time of all charts. Here boxes and lines are
+   painted on one canvas, and letters are HTML that changes where they do, both between Plotly's drawing and its hovers.
+   A figure stays whole: Plotly draws all of it into pictures, and where somebody has zoomed in. */
+(function () {
+  "use strict";
+
+  const SIDES = { left: -100, center: -50, right: 0 }, HEIGHTS = { top: -100, middle: -50, bottom: 0 };
+  const HATCHES = { "/": ["M-1,1L1,-1M0,4L4,0M3,5L5,3"], x: ["M-1,1L1,-1M0,4L4,0M3,5L5,3M3,-1L5,1M0,0L4,4M-1,3L1,5"] };
+
+  const each = (value, i) => (Array.isArray(value) ? value[i] : value);
+  const isEmpty = (trace) => (trace.z || trace.x).length === 0;
+
+  // Of what Plotly can do in a trace without a hover, what our figures ask for; all else is left to it.
+  function isQuiet(trace) {
+    if (trace.hoverinfo !== "skip" || trace.stackgroup) return false;
+    if (trace.type === "bar") return !(trace.marker.pattern || trace.marker.line.width);
+    if (trace.type !== "scatter" || (trace.line && trace.line.shape)) return false;
+    return trace.mode.includes("text") || trace.mode.includes("markers")
+      ? trace.cliponaxis === false && (trace.mode === "text" || trace.marker.symbol === "circle")
+      : ["none", "lines"].includes(trace.mode);
+  }
+
+  // Ours lies over Plotly's: so it begins after the last trace that has to be Plotly's.
+  function numPlotted(traces) {
+    let end = traces.length;
+    while (end && (isEmpty(traces[end - 1]) || isQuiet(traces[end - 1]))) end--;
+    return end;
+  }
+
+  // ---------------------------------------------------------------- from values to pixels
+
+  function scale(axis, first, last) {
+    const [low, high] = axis.range, [from, to] = axis.domain || [0, 1];
+    const zero = first + (last - first) * from, unit = ((last - first) * (to - from)) / (high - low);
+    return Object.assign((value) => zero + unit * (value - low), { unit });
+  }
+
+  // {x, y, box}: of the axes of a trace; box: [left, top, width, height], where they lie.
+  function axesOf(trace, layout, width, height) {
+    const { l, r, t, b } = layout.margin;
+    const of = (letter) => layout[letter + "axis" + (trace[letter + "axis"] || letter).slice(1)];
+    const x = scale(of("x"), l, width - r), y = scale(of("y"), height - b, t);
+    const [lefts, tops] = [of("x").range.map(x), of("y").range.map(y).sort((one, other) => one - other)];
+    return { x, y, box: [lefts[0], tops[0], lefts[1] - lefts[0], tops[1] - tops[0]] };
+  }
+
+  // ---------------------------------------------------------------- boxes and lines
+
+  const patterns = new Map();
+
+  function paintOf(ctx, trace) {
+    const told = trace.fillpattern;
+    if (!told || !told.shape) return trace.fillcolor;
+    const key = JSON.stringify([told, devicePixelRatio]);
+    if (!patterns.has(key)) patterns.set(key, ctx.createPattern(tile(told), "repeat"));
+    patterns.get(key).setTransform(new DOMMatrix().scale(1 / devicePixelRatio));
+    return patterns.get(key);
+  }
+
+  // One period, in pixels of the screen.
+  function tile({ shape, size, solidity = 0.3, bgcolor, fgcolor, fgopacity = 1 }) {
+    const node = document.createElement("canvas"), hatch = HATCHES[shape];
+    const side = node.width = node.height = Math.round(size * devicePixelRatio * (hatch ? Math.SQRT2 : 1));
+    const ctx = node.getContext("2d");
+    ctx.fillStyle = bgcolor;
+    ctx.fillRect(0, 0, side, side);
+    ctx.globalAlpha = fgopacity;
+    ctx.fillStyle = ctx.strokeStyle = fgcolor;
+    if (hatch) {
+      ctx.scale(side / 4, side / 4);
+      ctx.lineWidth = (4 * (shape === "x" ? 1 - Math.sqrt(1 - solidity) : solidity)) / Math.SQRT2;
+      ctx.stroke(new Path2D(hatch));
+    } else {
+      ctx.arc(side / 2, side / 2, side * Math.sqrt(solidity / Math.PI), 0, 2 * Math.PI);
+      ctx.fill();
+    }
+    return node;
+  }
+
+  function paintPath(ctx, trace, { x, y }) {
+    let isOpen = false;
+    ctx.beginPath();
+    trace.x.forEach((value, i) => {
+      if (value == null || trace.y[i] == null) return void (isOpen = false);
+      ctx[isOpen ? "lineTo" : "moveTo"](x(value), y(trace.y[i]));
+      isOpen = true;
+    });
+    if (trace.fill) { ctx.fillStyle = paintOf(ctx, trace); ctx.fill(); }
+    if (trace.mode !== "lines") return;
+    const { color, width, dash } = trace.line, gap = Math.max(width, 3);
+    ctx.setLineDash(dash === "solid" ? [] : dash === "dot" ? [gap, gap] : dash === "dash" ? [3 * gap, 3 * gap]
+      : dash.split(",").map(parseFloat));
+    Object.assign(ctx, { strokeStyle: color, lineWidth: width });
+    ctx.stroke();
+  }
+
+  function paintBars(ctx, trace, { x, y }) {
+    const isLying = trace.orientation === "h", [along, across] = isLying ? [x, y] : [y, x];
+    const [lengths, places] = isLying ? [trace.x, trace.y] : [trace.y, trace.x];
+    lengths.forEach((length, i) => {
+      const width = each(trace.width, i), base = each(trace.base, i);
+      const from = along(base), side = across(places[i] - width / 2);
+      const size = [along(base + length) - from, across(places[i] + width / 2) - side];
+      ctx.fillStyle = each(trace.marker.color, i);
+      if (isLying) ctx.fillRect(from, side, ...size);
+      else ctx.fillRect(side, from, size[1], size[0]);
+    });
+  }
+
+  function paintDiscs(ctx, trace, { x, y }) {
+    ctx.fillStyle = trace.marker.color;
+    trace.x.forEach((value, i) => {
+      ctx.beginPath();
+      ctx.arc(x(value), y(trace.y[i]), trace.marker.size / 2, 0, 2 * Math.PI);
+      ctx.fill();
+    });
+  }
+
+  function paint(canvas, traces, layout, width, height) {
+    const ratio = devicePixelRatio, ctx = canvas.getContext("2d");
+    for (const [side, size] of [["width", width], ["height", height]])
+      if (canvas[side] !== Math.round(size * ratio)) canvas[side] = Math.round(size * ratio);
+    ctx.setTransform(ratio, 0, 0, ratio, 0, 0);
+    ctx.clearRect(0, 0, width, height);
+    for (const trace of traces) {
+      if (trace.mode === "text") continue;
+      const axes = axesOf(trace, layout, width, height);
+      ctx.save();
+      ctx.beginPath();
+      if (trace.cliponaxis !== false) { ctx.rect(...axes.box); ctx.clip(); }
+      if (trace.type === "bar") paintBars(ctx, trace, axes);
+      else if (trace.marker) paintDiscs(ctx, trace, axes);
+      else paintPath(ctx, trace, axes);
+      ctx.restore();
+    }
+  }
+
+  // ---------------------------------------------------------------- letters
+
+  function lettersOf(trace, layout, width, height) {
+    const { x, y, box: [left, top, wide, high] } = axesOf(trace, layout, width, height), font = trace.textfont;
+    const [above, side] = (trace.textposition || "middle center").split(" ");
+    const found = [];
+    trace.text.forEach((text, i) => {
+      const at = x(trace.x[i]), down = y(trace.y[i]);
+      if (!(at >= left && at <= left + wide && down >= top && down <= top + high)) return;
+      found.push({ text, style: `transform: translate(${at.toFixed(1)}px, ${down.toFixed(1)}px) ` +
+        `translate(${SIDES[side]}%, ${HEIGHTS[above]}%); font: ${each(font.size, i)}px/1 ${font.family}; ` +
+        `color: ${each(font.color, i)}` });
+    });
+    return found;
+  }
+
+  function showLetters(layer, shown, found) {
+    while (shown.length > found.length) shown.pop().node.remove();
+    found.forEach(({ text, style }, i) => {
+      if (!shown[i]) layer.append((shown[i] = { node: document.createElement("span") }).node);
+      if (shown[i].style !== style) shown[i].node.style.cssText = style;
+      if (shown[i].text !== text) window.microVLLM.chartMarkup(shown[i].node, text);
+      Object.assign(shown[i], { text, style });
+    });
+  }
+
+  // {plotted, show}: `plotted(traces)` are Plotly's, `show` adds the others to what it has drawn of them.
+  function chartQuiet(box) {
+    const canvas = document.createElement("canvas"), layer = document.createElement("div"), shown = [];
+    canvas.className = "mv-quiet";
+    layer.className = "mv-letters";
+    function show({ data, layout }, plotted, width, height) {
+      const quiet = data.slice(plotted.length).filter((trace) => !isEmpty(trace));
+      if (!layer.isConnected) box.querySelector(".main-svg").after(canvas, layer);
+      paint(canvas, quiet, layout, width, height);
+      const words = quiet.filter((trace) => trace.mode && trace.mode.includes("text"));
+      showLetters(layer, shown, words.flatMap((trace) => lettersOf(trace, layout, width, height)));
+    }
+    return { plotted: (traces) => traces.slice(0, numPlotted(traces)), show };
+  }
+
+  window.microVLLM = Object.assign(window.microVLLM || {}, { chartQuiet });
+})();
