@@ -100,9 +100,14 @@ def test_followed_blocks_carry_their_logical_index_and_a_frame_and_all_others_fa
         assert colors[block] == before[block]
 
 
+def _bars(figure) -> list:
+    """The fills of cells with one owner, then the strips of shared ones."""
+    return [trace for trace in figure.data if trace.type == "bar"]
+
+
 def _fills(figure, columns: int) -> dict[int, str]:
     """Block -> colour, of the blocks with one owner."""
-    bars = figure.data[2]
+    bars = _bars(figure)[0]
     blocks = [int(base) * columns + int(x) + 1 for x, base in zip(bars.x, bars.base, strict=True)]
     return dict(zip(blocks, bars.marker.color, strict=True))
 
@@ -114,7 +119,7 @@ def test_a_shared_block_stays_split_while_it_is_followed_its_larger_part_is_the_
         engine.step()
     view = Replay().follow(log)
     (second,) = [t for t in view.requests if t.label == "b"]
-    strips = drawn(block_map, view, LIGHT, SIZE, Focus(request_id=second.request_id)).data[3]
+    strips = _bars(drawn(block_map, view, LIGHT, SIZE, Focus(request_id=second.request_id)))[1]
     assert len(strips.x) == 2 * 3
     own = [w for w, color in zip(strips.width, strips.marker.color, strict=True) if color == "#E69F00"]
     assert len(own) == 2

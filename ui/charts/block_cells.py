@@ -10,6 +10,8 @@ from ui.charts.block_words import describe
 from ui.charts.marks import INVISIBLE
 from ui.charts.palette import PAPER, PATTERNS, mix, readable_on
 
+_CODES = {"free": 0, "cached": 1, "used": 2}
+
 
 def cell_traces(scene: Scene) -> list[Trace]:
     """All that lies on the ground. Nobody points at it: the hover of a cell is the ground's."""
@@ -25,23 +27,17 @@ def cell_traces(scene: Scene) -> list[Trace]:
 def ground(scene: Scene) -> Trace:
     """What lies under the fills; hover and click of every cell."""
     view, grid, look, followed = scene.view, scene.grid, scene.look, scene.followed
-    code = {"free": 0, "cached": 1, "used": 2}
-    own = scene.own
-    z: list[Any] = []
-    text: list[Any] = []
-    ids: list[Any] = []
-    for cell in view.blocks[1:]:
-        entry = own.get(cell.block_id)
-        if entry is None:
-            z.append(code[cell.state])
-            text.append(describe(cell, view, scene.labels))
-            ids.append(cell.owners[0].request_id if cell.owners else "")
-            continue
+    cells = view.blocks[1:]
+    z: list[Any] = [_CODES[cell.state] for cell in cells]
+    text: list[Any] = [describe(cell, view, scene.labels) for cell in cells]
+    ids: list[Any] = [cell.owners[0].request_id if cell.owners else "" for cell in cells]
+    for block_id, entry in scene.own.items():
         assert followed is not None
-        z.append(code[cell.state] + 3 if entry.is_its_own else code[cell.state])
-        text.append(describe(cell, view, scene.labels, followed))
-        is_anothers = entry.fate != "held" and cell.owners
-        ids.append(cell.owners[0].request_id if is_anothers else followed.track.request_id)
+        i = block_id - 1
+        z[i] += 3 if entry.is_its_own else 0
+        text[i] = describe(cells[i], view, scene.labels, followed)
+        if entry.fate == "held" or not ids[i]:
+            ids[i] = followed.track.request_id
     colors = (look.cell_free, look.cell_cached, look.cell_used)
     faded = [mix(color, look.card, 0.5) for color in colors] if followed else colors
     gap = 3 if grid.cell_px >= 12 else 1.5

@@ -43,7 +43,13 @@ def figure(view: EngineView, look: Look = LIGHT, size: Size | None = None, focus
     scene = make_scene(view, look, size, focus)
     grid = scene.grid
     return {
-        "data": [ground(scene), *_null(scene), *cell_traces(scene), *trail_traces(scene), _row_numbers(scene, size)],
+        "data": [
+            ground(scene),
+            *_null(scene),
+            *cell_traces(scene),
+            *trail_traces(scene),
+            _row_numbers(scene, size),
+        ],
         "layout": base_layout(
             look,
             margin={"l": 2, "r": 2, "t": 3, "b": 1},

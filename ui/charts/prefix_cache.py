@@ -10,13 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from ui.charts.focus import NO_FOCUS, Figure, Focus
 from ui.charts.marks import HEADLINE_PX, Bar, bar_traces, empty_sentence, headline, note, strokes_shape, texts
 from ui.charts.palette import mix, readable_on, request_color
 from ui.charts.prefix_plan import AXIS_PX, LEFT_PX, RIGHT_PX, Box, Plan, make_plan
-from ui.charts.prefix_tree import Piece
+from ui.charts.prefix_tree import DepthScale, Piece
 from ui.charts.prefix_words import EMPTY, KEPT, describe, headline_words, piece_wordings
 from ui.charts.theme import LIGHT, MONO, Look, Size, bare_axis, base_layout, quiet_axis
 from ui.charts.wording import longest_that_fits
@@ -154,25 +155,29 @@ def _stubs(plan: Plan, look: Look) -> dict[str, Any]:
 
 def _dividers(plan: Plan, look: Look) -> dict[str, Any]:
     """Between the blocks of a piece; a shortened run ends like a pile of sheets."""
-    scale = plan.scale
-    # Depth -> its column, where the blocks on both sides have a whole one. In words: there are hundreds of lines.
-    places = {
-        depth: f"M{scale.column(depth):.3f},"
-        for depth in range(1, scale.bounds[-1])
-        if not (scale.is_shortened(depth) or scale.is_shortened(depth - 1))
-    }
-    strokes: list[str] = []
-    for box in plan.boxes:
-        start, stop = box.piece.start, box.piece.stop
-        columns = [places[depth] for depth in range(start + 1, stop) if depth in places]
-        if scale.shortens(start, stop):
-            columns += [f"M{box.right - px / plan.column_px:.3f}," for px in (2.5, 5)]
-        middle = (box.top + box.bottom) / 2
-        free = min(middle - box.top - 1.5, 8)  # no line through the letters
-        above = f"{box.top}V{middle - free:.2f}"
-        below = f"{middle + free:.2f}V{box.bottom}"
-        strokes += [x + above + x + below for x in columns]
+    strokes = [
+        _strokes(plan.scale, plan.column_px, box.piece.start, box.piece.stop, box.right, box.top, box.bottom)
+        for box in plan.boxes
+    ]
     return strokes_shape("".join(strokes), look.card)
+
+
+@lru_cache(maxsize=1024)
+def _strokes(
+    scale: DepthScale, column_px: float, start: int, stop: int, right: float, top: float, bottom: float
+) -> str:
+    """Of one piece. Most of them stay where they are from one step to the next."""
+    columns = [
+        scale.column(depth)
+        for depth in range(start + 1, stop)
+        if not (scale.is_shortened(depth) or scale.is_shortened(depth - 1))
+    ]
+    if scale.shortens(start, stop):
+        columns += [right - px / column_px for px in (2.5, 5)]
+    middle = (top + bottom) / 2
+    free = min(middle - top - 1.5, 8)  # no line through the letters
+    above, below = f"{top}V{middle - free:.2f}", f"{middle + free:.2f}V{bottom}"
+    return "".join([f"M{x:.3f},{above}M{x:.3f},{below}" for x in columns])
 
 
 def _outlines(plan: Plan, view: EngineView, look: Look) -> dict[str, Any]:

@@ -21,6 +21,8 @@ def wrapped(text: str, px: float, char_px: float = CHAR_PX) -> str:
 
 def visible_length(text: str) -> int:
     """Characters outside of tags."""
+    if "<" not in text:
+        return len(text)
     count, is_tag = 0, False
     for char in text:
         is_tag = char == "<" or (is_tag and char != ">")
