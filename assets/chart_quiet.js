@@ -21,11 +21,19 @@
       : ["none", "lines"].includes(trace.mode);
   }
 
-  // Ours lies over Plotly's: so it begins after the last trace that has to be Plotly's.
-  function numPlotted(traces) {
-    let end = traces.length;
-    while (end && (isEmpty(traces[end - 1]) || isQuiet(traces[end - 1]))) end--;
-    return end;
+  // Shapes above all traces.
+  function isOver(shape) { return shape.layer !== "below" && ["line", "path"].includes(shape.type); }
+
+  // {plotted, quiet} of a figure, each {traces, shapes}. What is ours lies over what is Plotly's: so it begins after
+  // the last trace that has to be Plotly's. Empty ones may be needed for their axes.
+  function split({ data, layout: { shapes = [] } }) {
+    let end = data.length;
+    while (end && (isEmpty(data[end - 1]) || isQuiet(data[end - 1]))) end--;
+    const isOurs = (trace, i) => i >= end && !isEmpty(trace);
+    return {
+      plotted: { traces: data.filter((trace, i) => !isOurs(trace, i)), shapes: shapes.filter((one) => !isOver(one)) },
+      quiet: { traces: data.filter(isOurs), shapes: shapes.filter((one) => isOver(one) && one.visible !== false) },
+    };
   }
 
   // ---------------------------------------------------------------- from values to pixels
@@ -36,14 +44,21 @@
     return Object.assign((value) => zero + unit * (value - low), { unit });
   }
 
-  // {x, y, box}: of the axes of a trace; box: [left, top, width, height], where they lie.
-  function axesOf(trace, layout, width, height) {
-    const { l, r, t, b } = layout.margin;
-    const of = (letter) => layout[letter + "axis" + (trace[letter + "axis"] || letter).slice(1)];
-    const x = scale(of("x"), l, width - r), y = scale(of("y"), height - b, t);
-    const [lefts, tops] = [of("x").range.map(x), of("y").range.map(y).sort((one, other) => one - other)];
-    return { x, y, box: [lefts[0], tops[0], lefts[1] - lefts[0], tops[1] - tops[0]] };
+  // {x, y, box}: how values lie on two axes. box: [left, top, width, height], what is clipped to. An axis is named as
+  // in a shape: "x2", "x2 domain", or "paper"; the last two clip nothing.
+  function axesOf(xref, yref, layout, width, height) {
+    const { l, r, t, b } = layout.margin, whole = { range: [0, 1] };
+    const of = (ref) => {
+      const axis = ref === "paper" ? whole : layout[ref[0] + "axis" + ref.slice(1).split(" ")[0]];
+      return ref.endsWith("domain") ? { ...whole, domain: axis.domain } : axis;
+    };
+    const [x, y] = [scale(of(xref), l, width - r), scale(of(yref), height - b, t)];
+    const ends = (ref, at, size) => (/^[xy]\d*$/.test(ref) ? of(ref).range.map(at).sort((one, two) => one - two) : [0, size]);
+    const [left, right] = ends(xref, x, width), [top, bottom] = ends(yref, y, height);
+    return { x, y, box: [left, top, right - left, bottom - top] };
   }
+
+  function axesOfTrace(trace, ...sizes) { return axesOf(trace.xaxis || "x", trace.yaxis || "y", ...sizes); }
 
   // ---------------------------------------------------------------- boxes and lines
 
@@ -88,11 +103,23 @@
     });
     if (trace.fill) { ctx.fillStyle = paintOf(ctx, trace); ctx.fill(); }
     if (trace.mode !== "lines") return;
-    const { color, width, dash } = trace.line, gap = Math.max(width, 3);
+    takePen(ctx, trace.line);
+    ctx.stroke();
+  }
+
+  function takePen(ctx, { color, width, dash = "solid" }) {
+    const gap = Math.max(width, 3);
     ctx.setLineDash(dash === "solid" ? [] : dash === "dot" ? [gap, gap] : dash === "dash" ? [3 * gap, 3 * gap]
       : dash.split(",").map(parseFloat));
     Object.assign(ctx, { strokeStyle: color, lineWidth: width });
-    ctx.stroke();
+  }
+
+  function paintShape(ctx, shape, { x, y }) {
+    const path = new Path2D();
+    if (shape.type === "path") path.addPath(new Path2D(shape.path), new DOMMatrix([x.unit, 0, 0, y.unit, x(0), y(0)]));
+    else { path.moveTo(x(shape.x0), y(shape.y0)); path.lineTo(x(shape.x1), y(shape.y1)); }
+    takePen(ctx, shape.line);
+    ctx.stroke(path);
   }
 
   function paintBars(ctx, trace, { x, y }) {
@@ -117,29 +144,35 @@
     });
   }
 
-  function paint(canvas, traces, layout, width, height) {
+  function paint(canvas, { traces, shapes }, layout, width, height) {
     const ratio = devicePixelRatio, ctx = canvas.getContext("2d");
     for (const [side, size] of [["width", width], ["height", height]])
       if (canvas[side] !== Math.round(size * ratio)) canvas[side] = Math.round(size * ratio);
     ctx.setTransform(ratio, 0, 0, ratio, 0, 0);
     ctx.clearRect(0, 0, width, height);
-    for (const trace of traces) {
-      if (trace.mode === "text") continue;
-      const axes = axesOf(trace, layout, width, height);
+    const within = (axes, isClipped, paintIt) => {
       ctx.save();
       ctx.beginPath();
-      if (trace.cliponaxis !== false) { ctx.rect(...axes.box); ctx.clip(); }
-      if (trace.type === "bar") paintBars(ctx, trace, axes);
-      else if (trace.marker) paintDiscs(ctx, trace, axes);
-      else paintPath(ctx, trace, axes);
+      if (isClipped) { ctx.rect(...axes.box); ctx.clip(); }
+      paintIt(axes);
       ctx.restore();
+    };
+    for (const trace of traces) {
+      if (trace.mode === "text") continue;
+      const brush = trace.type === "bar" ? paintBars : trace.marker ? paintDiscs : paintPath;
+      const axes = axesOfTrace(trace, layout, width, height);
+      within(axes, trace.cliponaxis !== false, () => brush(ctx, trace, axes));
+    }
+    for (const shape of shapes) {
+      const axes = axesOf(shape.xref || "x", shape.yref || "y", layout, width, height);
+      within(axes, true, () => paintShape(ctx, shape, axes));
     }
   }
 
   // ---------------------------------------------------------------- letters
 
   function lettersOf(trace, layout, width, height) {
-    const { x, y, box: [left, top, wide, high] } = axesOf(trace, layout, width, height), font = trace.textfont;
+    const { x, y, box: [left, top, wide, high] } = axesOfTrace(trace, layout, width, height), font = trace.textfont;
     const [above, side] = (trace.textposition || "middle center").split(" ");
     const found = [];
     trace.text.forEach((text, i) => {
@@ -162,20 +195,18 @@
     });
   }
 
-  // {plotted, show}: `plotted(traces)` are Plotly's, `show` adds the others to what it has drawn of them.
+  // Returns what shows the quiet part of a figure, over what Plotly has drawn in `box` of the rest.
   function chartQuiet(box) {
     const canvas = document.createElement("canvas"), layer = document.createElement("div"), shown = [];
     canvas.className = "mv-quiet";
     layer.className = "mv-letters";
-    function show({ data, layout }, plotted, width, height) {
-      const quiet = data.slice(plotted.length).filter((trace) => !isEmpty(trace));
+    return (quiet, ...sizes) => {  // layout, width, height
       if (!layer.isConnected) box.querySelector(".main-svg").after(canvas, layer);
-      paint(canvas, quiet, layout, width, height);
-      const words = quiet.filter((trace) => trace.mode && trace.mode.includes("text"));
-      showLetters(layer, shown, words.flatMap((trace) => lettersOf(trace, layout, width, height)));
-    }
-    return { plotted: (traces) => traces.slice(0, numPlotted(traces)), show };
+      paint(canvas, quiet, ...sizes);
+      const words = quiet.traces.filter((trace) => trace.mode && trace.mode.includes("text"));
+      showLetters(layer, shown, words.flatMap((trace) => lettersOf(trace, ...sizes)));
+    };
   }
 
-  window.microVLLM = Object.assign(window.microVLLM || {}, { chartQuiet });
+  window.microVLLM = Object.assign(window.microVLLM || {}, { chartQuiet, chartParts: split });
 })();

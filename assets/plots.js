@@ -25,7 +25,7 @@
   // `resized` is called when the box has another size: cells and labels are laid out for one.
   function plot(box, id, title, resized) {
     const one = { box, title, figure: null, version: "", width: 0, height: 0, update, forgetZoom };
-    const words = window.microVLLM.chartWords(box), quiet = window.microVLLM.chartQuiet(box);
+    const words = window.microVLLM.chartWords(box), showQuiet = window.microVLLM.chartQuiet(box);
     let isPlotted = false, isPanning = false, zoom = {}, kept = null;
 
     async function update(change) {
@@ -49,13 +49,14 @@
       // Hidden since it was asked for: the figure is kept, and drawn in full size when its box has one again.
       if (!one.figure || !one.width || !one.height) return;
       const { figure, width, height } = one, shown = layout();
-      const isOurs = !isPanning && !Object.keys(zoom).length;
-      const plotted = isOurs ? quiet.plotted(figure.data) : figure.data, traces = marked(plotted);
-      shown.annotations = window.microVLLM.inPlot(shown.annotations);
+      const whole = { plotted: { traces: figure.data, shapes: shown.shapes }, quiet: { traces: [], shapes: [] } };
+      const isWhole = isPanning || Object.keys(zoom).length > 0;
+      const { plotted, quiet } = isWhole ? whole : window.microVLLM.chartParts(figure);
+      Object.assign(shown, { annotations: window.microVLLM.inPlot(shown.annotations), shapes: plotted.shapes });
       words(figure.layout, width, height);
-      if (isPlotted) await Plotly.react(box, traces, shown, config());
-      else await begin(traces, shown);
-      quiet.show(figure, plotted, width, height);
+      if (isPlotted) await Plotly.react(box, marked(plotted.traces), shown, config());
+      else await begin(marked(plotted.traces), shown);
+      showQuiet(quiet, figure.layout, width, height);
     }
 
     async function begin(traces, shown) {
