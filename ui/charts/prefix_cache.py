@@ -8,20 +8,17 @@ the chains that are worth least are left out and counted.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import Any
 
 from ui.charts.focus import NO_FOCUS, Figure, Focus
-from ui.charts.marks import HEADLINE_PX, Bar, bar_traces, empty_sentence, headline, note, strokes_shape, texts
-from ui.charts.palette import mix, readable_on, request_color
-from ui.charts.prefix_plan import AXIS_PX, LEFT_PX, RIGHT_PX, Box, Plan, make_plan
-from ui.charts.prefix_tree import DepthScale, Piece
-from ui.charts.prefix_words import EMPTY, KEPT, describe, headline_words, piece_wordings
+from ui.charts.marks import HEADLINE_PX, bar_traces, empty_sentence, headline, note, strokes_shape, texts
+from ui.charts.prefix_boxes import Label, draw_boxes
+from ui.charts.prefix_plan import AXIS_PX, LEFT_PX, RIGHT_PX, Plan, make_plan
+from ui.charts.prefix_words import EMPTY, headline_words
 from ui.charts.theme import LIGHT, MONO, Look, Size, bare_axis, base_layout, quiet_axis
-from ui.charts.wording import longest_that_fits
-from ui.view import EngineView, RequestTrack
+from ui.view import EngineView
 
 TITLE = "Prefix cache"
 CAPTION = (
@@ -31,19 +28,17 @@ CAPTION = (
     '<abbr title="kept for reuse: no request holds it, so it can be evicted. The brighter, the more often found.">kept'
     "</abbr>: evictable · outlined found just now."
 )
-_MAX_STRIPS = 4
-_CHAR_PX = 6.1
 
 
 def figure(view: EngineView, look: Look = LIGHT, size: Size | None = None, focus: Focus = NO_FOCUS) -> Figure:
     size = size or Size(width=320, height=180)
-    tracks = {track.request_id: track for track in view.requests}
     plan = make_plan(view, size, focus)
-    labels = _labels(plan, tracks, look, focus)
+    boxes = draw_boxes(plan, view, look, focus)
+    labels = [box.label for box in boxes if box.label]
     return {
         "data": [
             _stubs(plan, look),
-            *_boxes(plan, view, tracks, look, focus),
+            *bar_traces([bar for box in boxes for bar in box.bars], is_horizontal=True),
             _outlines(plan, view, look),
             _position(plan, view, focus, look),
             _grounds(labels, look),
@@ -87,60 +82,6 @@ def figure(view: EngineView, look: Look = LIGHT, size: Size | None = None, focus
 # ---------------------------------------------------------------- traces
 
 
-def _boxes(
-    plan: Plan, view: EngineView, tracks: dict[str, RequestTrack], look: Look, focus: Focus
-) -> list[dict[str, Any]]:
-    """One bar a piece; of a shared piece one strip for each holder, so that each can be clicked."""
-    bars = []
-    for box in plan.boxes:
-        held = [tracks[r] for r in box.piece.first.owners if r in tracks][:_MAX_STRIPS]
-        strips: list[RequestTrack | None] = [*held] or [None]
-        words = describe(box.piece, view, tracks)
-        height = (box.bottom - box.top) / len(strips)
-        is_small = _is_small(box, plan)
-        for i, track in enumerate(strips):
-            fill = piece_fill(box.piece, track, look, focus)
-            color = request_color(track.arrival) if track else None
-            bars.append(
-                Bar(
-                    base=box.left,
-                    length=round(box.right - box.left, 3),
-                    at=round(box.top + (i + 0.5) * height, 2),
-                    width=round(height, 2),
-                    fill=fill,
-                    edge=look.card,
-                    pattern=color.pattern if color else "." if is_small else "",
-                    pattern_color=_pattern_color(fill, track, look, focus),
-                    request_id=track.request_id if track else "",
-                    words=words,
-                )
-            )
-    return bar_traces(bars, is_horizontal=True)
-
-
-def _is_small(box: Box, plan: Plan) -> bool:
-    """Too small for the word that nobody holds it, and dotted instead: never by colour alone."""
-    return (box.right - box.left) * plan.column_px < len(KEPT) * _CHAR_PX + 5
-
-
-def _pattern_color(fill: str, track: RequestTrack | None, look: Look, focus: Focus) -> str:
-    if track is None:
-        return readable_on(fill)
-    is_faded = focus.request_id not in (None, track.request_id)
-    color = request_color(track.arrival).pattern_color
-    return mix(color, look.card, 0.72) if is_faded else color
-
-
-def piece_fill(piece: Piece, track: RequestTrack | None, look: Look, focus: Focus) -> str:
-    """The holder's colour; of what nobody holds, a grey that gets brighter with each hit."""
-    if track is None:
-        fill = mix(look.cell_cached, look.accent, 0.17 * min(piece.first.num_hits, 5))
-    else:
-        fill = request_color(track.arrival).fill
-    is_faded = focus.request_id is not None and (track is None or track.request_id != focus.request_id)
-    return mix(fill, look.card, 0.72) if is_faded else fill
-
-
 def _stubs(plan: Plan, look: Look) -> dict[str, Any]:
     """Where the beginning of a chain was evicted: a dotted line instead of it."""
     x: list[float | None] = []
@@ -155,25 +96,31 @@ def _stubs(plan: Plan, look: Look) -> dict[str, Any]:
 
 def _dividers(plan: Plan, look: Look) -> dict[str, Any]:
     """Between the blocks of a piece; a shortened run ends like a pile of sheets."""
-    strokes = [
-        _strokes(plan.scale, plan.column_px, box.piece.start, box.piece.stop, box.right, box.top, box.bottom)
-        for box in plan.boxes
-    ]
+    scale = plan.scale
+    strokes: list[str] = []
+    for box in plan.boxes:
+        start, stop = box.piece.start, box.piece.stop
+        if scale.is_plain:
+            strokes.append(_plain_strokes(start, stop, box.top, box.bottom))
+            continue
+        columns = [
+            scale.column(depth)
+            for depth in range(start + 1, stop)
+            if not (scale.is_shortened(depth) or scale.is_shortened(depth - 1))
+        ]
+        if scale.shortens(start, stop):
+            columns += [box.right - px / plan.column_px for px in (2.5, 5)]
+        strokes.append(_strokes(columns, box.top, box.bottom))
     return strokes_shape("".join(strokes), look.card)
 
 
 @lru_cache(maxsize=1024)
-def _strokes(
-    scale: DepthScale, column_px: float, start: int, stop: int, right: float, top: float, bottom: float
-) -> str:
-    """Of one piece. Most of them stay where they are from one step to the next."""
-    columns = [
-        scale.column(depth)
-        for depth in range(start + 1, stop)
-        if not (scale.is_shortened(depth) or scale.is_shortened(depth - 1))
-    ]
-    if scale.shortens(start, stop):
-        columns += [right - px / column_px for px in (2.5, 5)]
+def _plain_strokes(start: int, stop: int, top: float, bottom: float) -> str:
+    """Most pieces stay where they are from one step to the next."""
+    return _strokes(range(start + 1, stop), top, bottom)
+
+
+def _strokes(columns: Iterable[float], top: float, bottom: float) -> str:
     middle = (top + bottom) / 2
     free = min(middle - top - 1.5, 8)  # no line through the letters
     above, below = f"{top}V{middle - free:.2f}", f"{middle + free:.2f}V{bottom}"
@@ -200,41 +147,7 @@ def _position(plan: Plan, view: EngineView, focus: Focus, look: Look) -> dict[st
     return _path(*_rectangles(found), look.outline, 2.5, dash="dot")
 
 
-@dataclass(frozen=True, slots=True)
-class _Label:
-    x: float
-    y: float
-    text: str
-    color: str
-    columns: float
-    """Width of the ground it needs, 0 for none."""
-
-
-def _labels(plan: Plan, tracks: dict[str, RequestTrack], look: Look, focus: Focus) -> list[_Label]:
-    """Who, how often found, how many blocks: as much of it as the box has room for."""
-    labels = []
-    for box in plan.boxes:
-        held = [tracks[r] for r in box.piece.first.owners if r in tracks]
-        room = (box.right - box.left) * plan.column_px - 5
-        is_shortened = plan.scale.shortens(box.piece.start, box.piece.stop)
-        words = longest_that_fits([*piece_wordings(box.piece, held, is_shortened), ""], room, _CHAR_PX)
-        if not words or box.bottom - box.top < 10:
-            continue
-        fill = piece_fill(box.piece, held[0] if held else None, look, focus)
-        needs_ground = len(held) > 1 or (not held and _is_small(box, plan))
-        labels.append(
-            _Label(
-                x=round((box.left + box.right) / 2, 3),
-                y=round((box.top + box.bottom) / 2, 2),
-                text=words,
-                color=look.text if needs_ground else readable_on(fill),
-                columns=round((len(words) * _CHAR_PX + 5) / plan.column_px, 3) if needs_ground else 0,
-            )
-        )
-    return labels
-
-
-def _grounds(labels: Sequence[_Label], look: Look) -> dict[str, Any]:
+def _grounds(labels: Sequence[Label], look: Look) -> dict[str, Any]:
     """Letters on strips of several colours, or on dots, cannot be read without one."""
     on = [label for label in labels if label.columns]
     return {

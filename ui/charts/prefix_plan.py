@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import msgspec
+
 from ui.charts.focus import Focus
 from ui.charts.marks import HEADLINE_PX
 from ui.charts.prefix_tree import DepthScale, GroupTree, Piece, count_leaves, depth_scale, lay_out, share_rows
@@ -22,8 +24,7 @@ RIGHT_PX = 16
 _COLUMN_STEPS = (6, 8, 12, 16, 20, 24, 32, 40, 48, 64, 80, 96, 128, 192, 256)
 
 
-@dataclass(frozen=True, slots=True)
-class Box:
+class Box(msgspec.Struct, frozen=True, gc=False):
     """A piece with its rectangle; x in columns, y in pixels from the top."""
 
     piece: Piece

@@ -11,11 +11,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+import msgspec
+
 from ui.view import PrefixNode
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
+class Piece(msgspec.Struct, frozen=True, gc=False):
     """A run of blocks one after the other that are alike: same holders, same hits; nothing branches off inside."""
 
     nodes: tuple[PrefixNode, ...]
@@ -82,6 +83,11 @@ class DepthScale:
     @property
     def num_columns(self) -> float:
         return self.places[-1]
+
+    @property
+    def is_plain(self) -> bool:
+        """Nothing is shortened: a column a depth."""
+        return self.places[-1] == self.bounds[-1]
 
 
 def lay_out(nodes: Sequence[PrefixNode], group: int, most_rows: int, first: Iterable[str] = ()) -> GroupTree:

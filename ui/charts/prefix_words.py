@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 
 from ui.charts.prefix_tree import Piece
 from ui.charts.wording import counted, longest_that_fits, percent
-from ui.view import EngineView, PrefixNode, RequestTrack, request_label
+from ui.view import EngineView, request_label
 
 EMPTY = (
     "Full blocks of prompts and answers will stand here: "
@@ -39,10 +38,13 @@ def headline_words(view: EngineView, num_left_out: int, width: float) -> str:
     )
 
 
-def piece_wordings(piece: Piece, held: Sequence[RequestTrack], is_shortened: bool) -> list[str]:
-    """For the box of a piece, the longest first. A shortened run says how many blocks it is before all else."""
-    who = "+".join(track.label for track in held) if len(held) <= 3 else f"{len(held)} requests"
-    short = "+".join(track.label for track in held) if len(held) <= 3 else f"{len(held)}"
+def piece_wordings(piece: Piece, held: Sequence[str], is_shortened: bool) -> list[str]:
+    """For the box of a piece, the longest first. A shortened run says how many blocks it is before all else.
+
+    ``held``: the letters of those who hold it.
+    """
+    who = "+".join(held) if len(held) <= 3 else f"{len(held)} requests"
+    short = "+".join(held) if len(held) <= 3 else f"{len(held)}"
     if not held:
         who, short = KEPT, ""
     hits = f" ×{piece.first.num_hits}" if piece.first.num_hits else ""
@@ -57,17 +59,9 @@ def piece_wordings(piece: Piece, held: Sequence[RequestTrack], is_shortened: boo
     return [f"{who}{hits}", f"{short}{hits}".lstrip(), hits.strip() or short, short]
 
 
-def describe(piece: Piece, view: EngineView, tracks: dict[str, RequestTrack]) -> str:
-    """The hover of a piece."""
-    letters = tuple([tracks[r].label for r in piece.first.owners if r in tracks])
-    return _lines(piece.nodes, piece.is_orphan, letters, view.info.block_size, len(view.info.groups) > 1)
-
-
-@lru_cache(maxsize=1024)
-def _lines(
-    nodes: tuple[PrefixNode, ...], is_orphan: bool, letters: tuple[str, ...], size: int, has_groups: bool
-) -> str:
-    """Most of the tree stays as it is from one step to the next."""
+def describe(piece: Piece, letters: Sequence[str], size: int, has_groups: bool) -> str:
+    """The hover of a piece. ``letters``: of those who hold it; ``size``: of a block."""
+    nodes = piece.nodes
     first, last = nodes[0], nodes[-1]
     blocks = [node.block_ids[0] for node in nodes]
     ids = ", ".join(map(str, blocks[:_IDS_SHOWN])) + (", …" if len(blocks) > _IDS_SHOWN else "")
@@ -89,7 +83,7 @@ def _lines(
         )
     else:
         lines.append("not found by another prompt yet")
-    if is_orphan:
+    if piece.is_orphan:
         lines.append("the block before it was evicted: out of reach until that one is computed again")
     makers = list(dict.fromkeys(n.first_arrival for n in nodes if n.first_arrival is not None))
     if makers:
