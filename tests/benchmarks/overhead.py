@@ -27,6 +27,7 @@ TARGET_WAITING = 1.5
 TEMPERATURES = (0.0, 0.6)
 RUNNING = (1, 32)
 SHAPE = Shape(64, 64)
+PARTS = ("schedule", "build", "sample", "take in", "text", "trace")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +43,8 @@ class Overhead:
     forward: float
     """Seconds of it in the model, logits included; the mean."""
     parts: dict[str, float]
-    """Mean seconds of everything else. ``trace`` is a part of the others and not to be added."""
+    """Mean seconds of everything else, in other steps than the above: to watch the parts takes time, too, so that they
+    add up to a little more. ``trace`` is a part of the others and not to be added."""
 
     @property
     def share(self) -> float:
@@ -129,63 +131,80 @@ def _measure(
         engine.use_native(parts)
     executor = _TimingExecutor(engine.executor)
     engine.executor = executor
-    scheduler: Any = engine.scheduler
-    tracer: Any = engine.tracer
-    scheduler.schedule = Stopwatch(scheduler.schedule)
-    scheduler.update = Stopwatch(scheduler.update)
-    tracer.emit = Stopwatch(tracer.emit)
     workload = Workload("overhead", "", ((shape,) * num_running,), (), (), temperature)
     rows: list[dict[str, float]] = []
-    for number in range(-1, rounds):  # the first one only warms up
+    watched_rows: list[dict[str, float]] = []
+    for number in range(-1, 2 * rounds):  # the first one only warms up
         (requests,) = token_requests(workload, number, engine.model.vocab_size)
-        streams = [
-            _add(engine, request.prompt_token_ids, shape.num_output, temperature) for request in requests
-        ]
+        ids = [_add(engine, request.prompt_token_ids, shape.num_output, temperature) for request in requests]
+        is_watched = number % 2 == 1
+        watches = _watch(engine, ids) if is_watched else {}
         num_outputs: dict[str, int] = {}
         while engine.has_unfinished_requests():
             began = perf_counter()
             outputs = engine.step()
             step = perf_counter() - began
             timings = executor.timings
-            row = {
-                "step": step,
-                "forward": timings.forward,
-                "schedule": scheduler.schedule.take(),
-                "build": timings.build,
-                "sample": timings.sample,
-                "take in": scheduler.update.take(),
-                "text": sum(stream.take() for stream in streams),
-                "trace": tracer.emit.take(),
-            }
+            row = {"step": step, "forward": timings.forward}
+            if is_watched:
+                row |= {"build": timings.build, "sample": timings.sample}
+                row |= {name: sum(watch.take() for watch in some) for name, some in watches.items()}
             decoding = [output for output in outputs if num_outputs.get(output.request_id, 0) > 0]
             whole = len(decoding) == len(outputs) == num_running
             if whole and number >= 0 and not any(output.finished for output in outputs):
-                rows.append(row)
+                (watched_rows if is_watched else rows).append(row)
             num_outputs |= {output.request_id: len(output.outputs[0].token_ids) for output in outputs}
+        _unwatch(engine)
     llm.close()
-    means = {name: mean(row[name] for row in rows) for name in rows[0]}
-    step, forward = means.pop("step"), means.pop("forward")
-    rest = step - forward - sum(seconds for name, seconds in means.items() if name != "trace")
     return Overhead(
         execution="eager" if parts is None else "native",
         num_running=num_running,
         temperature=temperature,
         num_steps=len(rows),
-        step=step,
-        forward=forward,
-        parts={**means, "rest": rest},
+        step=mean(row["step"] for row in rows),
+        forward=mean(row["forward"] for row in rows),
+        parts=_parts(watched_rows),
     )
 
 
-def _add(engine: Engine, prompt: Sequence[int], num_output: int, temperature: float) -> Stopwatch:
-    """Queue a request whose making of text is timed."""
-    has_text = engine.model.tokenizer is not None
-    params = exactly(num_output, temperature, detokenize=has_text)
-    request_id = engine.add_request({"prompt_token_ids": list(prompt)}, params)
-    stream: Any = engine._streams[request_id]
-    stream.take = Stopwatch(stream.take)
-    watch: Stopwatch = stream.take
-    return watch
+def _parts(rows: Sequence[dict[str, float]]) -> dict[str, float]:
+    means = {name: mean(row[name] for row in rows) for name in rows[0]}
+    step, forward = means.pop("step"), means.pop("forward")
+    known = sum(seconds for name, seconds in means.items() if name != "trace")
+    return {**{name: means[name] for name in PARTS}, "rest": step - forward - known}
+
+
+def _watch(engine: Any, request_ids: Sequence[str]) -> dict[str, list[Stopwatch]]:
+    """By part, what is timed from now on until ``_unwatch``."""
+    scheduler, tracer = engine.scheduler, engine.tracer
+    scheduler.schedule = Stopwatch(scheduler.schedule)
+    scheduler.update = Stopwatch(scheduler.update)
+    tracer.emit = Stopwatch(tracer.emit)
+    streams = [engine._streams[request_id] for request_id in request_ids]
+    for stream in streams:
+        stream.take = Stopwatch(stream.take)
+    return {
+        "schedule": [scheduler.schedule],
+        "take in": [scheduler.update],
+        "trace": [tracer.emit],
+        "text": [stream.take for stream in streams],
+    }
+
+
+def _unwatch(engine: Any) -> None:
+    """The streams have ended with their requests."""
+    for watched, name in (
+        (engine.scheduler, "schedule"),
+        (engine.scheduler, "update"),
+        (engine.tracer, "emit"),
+    ):
+        vars(watched).pop(name, None)
+
+
+def _add(engine: Engine, prompt: Sequence[int], num_output: int, temperature: float) -> str:
+    """Queue a request; text is made of it."""
+    params = exactly(num_output, temperature, detokenize=engine.model.tokenizer is not None)
+    return engine.add_request({"prompt_token_ids": list(prompt)}, params)
 
 
 # ---------------------------------------------------------------- a long queue
