@@ -48,12 +48,12 @@
     async function draw() {
       // Hidden since it was asked for: the figure is kept, and drawn in full size when its box has one again.
       if (!one.figure || !one.width || !one.height) return;
-      const { figure, width, height } = one, shown = layout();
+      const { figure, width, height } = one, isWhole = isPanning || Object.keys(zoom).length > 0;
+      const shown = isWhole ? layout() : window.microVLLM.unnamed(layout());
       const whole = { plotted: { traces: figure.data, shapes: shown.shapes }, quiet: { traces: [], shapes: [] } };
-      const isWhole = isPanning || Object.keys(zoom).length > 0;
       const { plotted, quiet } = isWhole ? whole : window.microVLLM.chartParts(figure);
       Object.assign(shown, { annotations: window.microVLLM.inPlot(shown.annotations), shapes: plotted.shapes });
-      words(figure.layout, width, height);
+      words(figure.layout, width, height, !isWhole);
       if (isPlotted) await Plotly.react(box, marked(plotted.traces), shown, config());
       else await begin(marked(plotted.traces), shown);
       showQuiet(quiet, figure.layout, width, height);

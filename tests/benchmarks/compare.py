@@ -28,6 +28,8 @@ class Measurement:
     workload: Workload
     runs: Mapping[int, Run]
     """By number of the round."""
+    reads: Mapping[int, float]
+    """GB/s that memory gave right before and after each run, the mean: by number of the round."""
 
     def values(self, metric: str) -> tuple[float, ...]:
         """One for each round."""
@@ -100,6 +102,7 @@ def compare(
     if workload.picks_format:
         taking_part, left_out = _pick_formats(taking_part, workload, vocab_size, on_run)
     runs: dict[str, dict[int, Run]] = {system.info.name: {} for system in taking_part}
+    reads: dict[str, dict[int, float]] = {system.info.name: {} for system in taking_part}
     limits = []
     busy = BusyClock()
     for number in range(rounds):
@@ -109,13 +112,18 @@ def compare(
             name = system.info.name
             if number % workload.every.get(name, 1) == 0:
                 on_run(name, number)
+                before = probe.read()
                 runs[name][number] = _run(system, workload, number, vocab_size)
+                reads[name][number] = (before + probe.read()) / 2
     others = busy.others_share()
     for system in taking_part:
         system.close()
     return Comparison(
         workload,
-        tuple(Measurement(system.info, workload, runs[system.info.name]) for system in taking_part),
+        tuple(
+            Measurement(system.info, workload, runs[system.info.name], reads[system.info.name])
+            for system in taking_part
+        ),
         typical(limits),
         others,
         left_out,

@@ -61,9 +61,14 @@ class LimitProbe:
             self._packed = torch.ops.mkldnn._reorder_linear_weight(self._weight, ROWS)
 
     @torch.inference_mode()
+    def read(self) -> float:
+        """GB/s, the best of a few tries."""
+        seconds = min(_best(self._floats.sum), _best(self._longs.sum))
+        return self._floats.numel() * 4 / seconds / 1e9
+
+    @torch.inference_mode()
     def sample(self) -> Limits:
         """The best of a few tries of each."""
-        read = min(_best(self._floats.sum), _best(self._longs.sum))
         bf16 = _best(lambda: torch.nn.functional.linear(self._x, self._weight))
         if self._packed is not None:
             packed = self._packed
@@ -74,7 +79,7 @@ class LimitProbe:
         int8 = _best(lambda: torch._int_mm(self._x8, self._weight8))
         operations = 2 * ROWS * INNER * COLUMNS / 1e9
         return Limits(
-            read_gb_per_s=self._floats.numel() * 4 / read / 1e9,
+            read_gb_per_s=self.read(),
             bf16_gflop_per_s=operations / bf16,
             int8_gop_per_s=operations / int8,
         )

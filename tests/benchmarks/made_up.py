@@ -21,6 +21,9 @@ class FixedProbe(LimitProbe):
     def __init__(self) -> None:
         self.num_samples = 0
 
+    def read(self) -> float:
+        return LIMITS.read_gb_per_s
+
     def sample(self) -> Limits:
         self.num_samples += 1
         return replace(LIMITS, read_gb_per_s=LIMITS.read_gb_per_s * self.num_samples)
@@ -55,7 +58,7 @@ def measurement(
         number: tuple(result(seconds, wave) for wave, seconds in enumerate(waves))
         for number, waves in rounds.items()
     }
-    return Measurement(system_info(name), workload, runs)
+    return Measurement(system_info(name), workload, runs, dict.fromkeys(runs, LIMITS.read_gb_per_s))
 
 
 def comparison(workload: Workload, *measurements: Measurement, others: float | None = 0.01) -> Comparison:

@@ -102,7 +102,7 @@ def _line(one: Measurement, ours: Measurement | None, limits: Limits, sizes: Wei
     for metric in more:
         line += f"; {metric.name} {metric.text(one.median(metric.name))}"
     if "warm share" not in one.workload.metrics:  # where tokens come from the cache, work is not known
-        if shares := read_share(one, limits.read_gb_per_s):
+        if shares := read_share(one):
             line += f"; reads {median(shares):.0%}"
         rate = gflop_per_s(one, sizes)
         line += f"; products {rate:.0f} GFLOP/s ({rate / limits.products(one.system.arithmetic):.0%})"
@@ -200,18 +200,19 @@ def _comparison(comparison: Comparison, sizes: WeightSizes) -> dict[str, Any]:
         "others_share": comparison.others_share,
         "left_out": dict(comparison.left_out),
         "ratios": [asdict(one) for one in ratios],
-        "systems": [_measurement(one, comparison.limits, sizes) for one in comparison.measurements],
+        "systems": [_measurement(one, sizes) for one in comparison.measurements],
     }
 
 
-def _measurement(one: Measurement, limits: Limits, sizes: WeightSizes) -> dict[str, Any]:
-    shares = read_share(one, limits.read_gb_per_s)
+def _measurement(one: Measurement, sizes: WeightSizes) -> dict[str, Any]:
+    shares = read_share(one)
     return asdict(one.system) | {
         "rounds": list(one.runs),
         "metrics": {
             name: {"median": one.median(name), "values": one.values(name)} for name in one.workload.metrics
         },
         "wave_seconds": [[wave.seconds for wave in run] for run in one.runs.values()],
+        "read_gb_per_s": list(one.reads.values()),
         "cpu_seconds": one.cpu_seconds,
         "num_forwards": one.num_forwards,
         "read_share": median(shares) if shares else None,

@@ -118,12 +118,14 @@ def best_peer(comparison: Comparison, peers: Sequence[str], metric: str) -> Meas
     return next(one for one in measured if one.median(metric) == best)
 
 
-def read_share(one: Measurement, read_gb_per_s: float) -> tuple[float, ...] | None:
-    """Per round: weight bytes read a second, if every forward pass reads all weights once, of what memory gives."""
+def read_share(one: Measurement) -> tuple[float, ...] | None:
+    """Per round: weight bytes read a second, if every forward pass reads all weights once, of what memory gave beside
+    that run. It may give half as much a minute later, on a machine that others share."""
     if one.num_forwards is None:
         return None
     bytes_read = one.system.weight_bytes * one.num_forwards
-    return tuple(bytes_read / seconds / 1e9 / read_gb_per_s for seconds in one.values("wall time"))
+    seconds = zip(one.runs, one.values("wall time"), strict=True)
+    return tuple(bytes_read / taken / 1e9 / one.reads[number] for number, taken in seconds)
 
 
 def judge(comparisons: Mapping[str, Comparison]) -> list[tuple[Target | OwnTarget, Verdict | None]]:
@@ -153,7 +155,7 @@ def _own(target: OwnTarget, comparison: Comparison) -> Verdict | None:
         values: tuple[float, ...] | None = ours.values("warm share")
         value = ours.median("warm share")
     else:
-        values = read_share(ours, comparison.limits.read_gb_per_s)
+        values = read_share(ours)
         value = sorted(values)[len(values) // 2] if values else 0.0
     if not values:
         return None

@@ -1,4 +1,4 @@
-"""What nobody can point at is painted by the page: it has to look as Plotly would have drawn it."""
+"""What nobody can point at is painted by the page, and words are HTML: all looks as Plotly would have drawn it."""
 
 from __future__ import annotations
 
@@ -79,17 +79,16 @@ def test_it_looks_as_plotly_would_have_drawn_it(served, open_tab, scene):
         drawn = figure(view, look, Size(WIDTH, HEIGHT), focus)
         theirs, ours, _ = tab.evaluate(DRAW, [drawn, look.card, WIDTH, HEIGHT])
         num_ours += theirs - ours
-        hide(tab, "words", "annotation")  # HTML as well, of another height: see test_chart_words
         mine, plotlys = shot(tab, 0), shot(tab, WIDTH)
-        assert (apart := difference(mine, plotlys)) < 0.002, (scene, name, apart)
+        assert (apart := difference(mine, plotlys)) < 0.01, (scene, name, apart)
         if name == "kv-block-map":
             hide(tab, "quiet", "letters")
-            assert difference(shot(tab, 0), plotlys) > 0.01, "nothing of it was ours"
+            assert difference(shot(tab, 0), plotlys) > 0.015, "nothing of it was ours"
     assert num_ours >= 10
 
 
 def hide(tab, *classes: str) -> None:
-    chosen = ", ".join(f".mv-compared .{name}, .mv-compared .mv-{name}" for name in classes)
+    chosen = ", ".join(f".mv-compared .mv-{name}" for name in classes)
     tab.evaluate("s => document.querySelectorAll(s).forEach(n => n.style.visibility = 'hidden')", chosen)
 
 

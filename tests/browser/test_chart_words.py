@@ -23,10 +23,15 @@ WORDS = """id => {
 
 
 def figure_words(tab, chart: str) -> list[str]:
-    """Of the figure: the annotations that are tied to the paper, without their markup."""
+    """Of the figure, without their markup: the annotations that are tied to the paper, and the names of rows."""
     layout = tab.evaluate("id => microVLLM.figure(id).figure.layout", chart)
     notes = [n for n in layout["annotations"] if n.get("visible", True) and n.get("yref") == "paper"]
     texts = [note["text"].replace("<br>", "\n") for note in notes if not note.get("bgcolor")]
+    for name, axis in layout.items():
+        if name.startswith("yaxis") and "ticktext" in axis:
+            low, high = sorted(axis["range"])
+            names = zip(axis["ticktext"], axis["tickvals"], strict=True)
+            texts += [text for text, value in names if low <= value <= high]
     return [re.sub(r"</?(b|span)[^>]*>", "", text) for text in texts]
 
 
