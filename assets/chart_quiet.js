@@ -1,12 +1,12 @@
-/* What a plot shows and nobody can point at: cells, fills, frames, letters. Plotly gives each an element of its own, and
-   goes through all of them in each drawing: more than a third of the time of all charts. Here boxes and lines are
-   painted on one canvas, and letters are HTML that changes where they do, both between Plotly's drawing and its hovers.
-   A figure stays whole: Plotly draws all of it into pictures, and where somebody has zoomed in. */
+/* What a plot shows and nobody can point at: cells, fills, frames, letters. Plotly gives each an element of its own,
+   and goes through all of them in each drawing: more than a third of the time of all charts. Here boxes and lines are
+   painted on one canvas, and letters are HTML that changes where they do, both between Plotly's drawing and its
+   hovers. A figure stays whole: Plotly draws all of it into pictures, and where somebody has zoomed in. */
 (function () {
   "use strict";
 
   const SIDES = { left: -100, center: -50, right: 0 }, HEIGHTS = { top: -100, middle: -50, bottom: 0 };
-  const HATCHES = { "/": ["M-1,1L1,-1M0,4L4,0M3,5L5,3"], x: ["M-1,1L1,-1M0,4L4,0M3,5L5,3M3,-1L5,1M0,0L4,4M-1,3L1,5"] };
+  const HATCHES = { "/": "M-1,1L1,-1M0,4L4,0M3,5L5,3", x: "M-1,1L1,-1M0,4L4,0M3,5L5,3M3,-1L5,1M0,0L4,4M-1,3L1,5" };
 
   const each = (value, i) => (Array.isArray(value) ? value[i] : value);
   const isEmpty = (trace) => (trace.z || trace.x).length === 0;
@@ -53,7 +53,8 @@
       return ref.endsWith("domain") ? { ...whole, domain: axis.domain } : axis;
     };
     const [x, y] = [scale(of(xref), l, width - r), scale(of(yref), height - b, t)];
-    const ends = (ref, at, size) => (/^[xy]\d*$/.test(ref) ? of(ref).range.map(at).sort((one, two) => one - two) : [0, size]);
+    const ends = (ref, at, size) =>
+      (/^[xy]\d*$/.test(ref) ? of(ref).range.map(at).sort((one, two) => one - two) : [0, size]);
     const [left, right] = ends(xref, x, width), [top, bottom] = ends(yref, y, height);
     return { x, y, box: [left, top, right - left, bottom - top] };
   }

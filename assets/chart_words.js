@@ -1,6 +1,6 @@
-/* The words around a plot: headlines, medians, numbers beside a bar, names of rows. They are annotations of the figure and
-   labels of its vertical axes, which Plotly would make and measure anew in each drawing: a quarter of the time of all
-   charts. As HTML they change where they do. */
+/* The words around a plot: headlines, medians, numbers beside a bar, names of rows. They are annotations of the figure
+   and labels of its vertical axes, which Plotly would make and measure anew in each drawing: a quarter of the time of
+   all charts. As HTML they change where they do. */
 (function () {
   "use strict";
 
@@ -27,8 +27,9 @@
     });
   }
 
-  // What Plotly still has to draw.
+  // What Plotly still has to draw: of the annotations, and of the axes.
   function inPlot(notes) { return (notes || []).filter((note) => note.visible !== false && !isBeside(note)); }
+
   function unnamed(layout) {
     return Object.fromEntries(Object.entries(layout).map(([name, one]) =>
       [name, isNamed(name, one) ? { ...one, showticklabels: false } : one]));
@@ -64,7 +65,8 @@
     const right = anchor(note.xanchor, note.x, ["left", "center", "right"]);
     const down = 1 - anchor(note.yanchor, note.y, ["bottom", "middle", "top"]);
     node.style.cssText = `left: ${x}px; top: ${y}px; transform: translate(${-100 * right}%, ${-100 * down}%); ` +
-      `padding: ${1 + (note.borderpad ?? 1)}px; font: ${note.font.size}px/${note.leading || 1.3} ${note.font.family}; ` +
+      `padding: ${1 + (note.borderpad ?? 1)}px; ` +
+      `font: ${note.font.size}px/${note.leading || 1.3} ${note.font.family}; ` +
       `color: ${note.font.color}; text-align: ${note.align || "center"}`;
   }
 

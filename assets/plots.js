@@ -72,7 +72,8 @@
     function config() {
       kept = kept || { displaylogo: false, displayModeBar: "hover", responsive: false, scrollZoom: false,
         doubleClick: false, showAxisDragHandles: false, modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d",
-          "resetScale2d", "sendChartToCloud", "toImage"],  // what is on this page stays here; the picture has to have its words
+          // What is on this page stays here; the picture has to have its words.
+          "resetScale2d", "sendChartToCloud", "toImage"],
         modeBarButtonsToAdd: [
           { name: "whole", title: "Show everything again (or double-click)", icon: Plotly.Icons.home, click: unzoom },
           { name: "picture", title: "Save as a picture", icon: Plotly.Icons.camera, click: save }] };
@@ -82,7 +83,8 @@
     function save() {
       const ground = one.figure.layout.hoverlabel.bgcolor;  // the card's
       const picture = { data: one.figure.data, layout: Object.assign(layout(), { paper_bgcolor: ground }) };
-      return Plotly.downloadImage(picture, { filename: id, format: "png", width: one.width, height: one.height, scale: 2 });
+      const { width, height } = one;
+      return Plotly.downloadImage(picture, { filename: id, format: "png", width, height, scale: 2 });
     }
 
     // uirevision keeps a zoom only until the range of an axis moves on, which live axes always do. So it is kept here.

@@ -214,6 +214,26 @@ def test_over_a_minute_the_share_is_kept():
     assert budget.cpu_seconds / clocks.wall == pytest.approx(BUSY_SHARE, rel=0.05)
 
 
+@pytest.mark.parametrize("costs", [(0.006,), (0.003, 0.009), (0.005, 0.005, 0.005, 0.014)])
+def test_frames_come_as_regularly_as_the_share_allows(costs):
+    """A step waits for the next frame, and longest where frames are unevenly far apart."""
+    clocks = Clocks()
+    budget = clocks.budget()
+    budget.note_frame()
+    budget.spend(0.08)  # the first figures are whole
+    begun, spent, gaps = clocks.wall, budget.cpu_seconds, []
+    for number in range(400):
+        clocks.wall += (gap := max(budget.wait_for_frame(is_busy=True), 0.02))
+        gaps.append(gap)
+        budget.note_frame()
+        budget.spend(costs[number % len(costs)])
+    assert gaps[0] > 0.5, "what was owed is paid first"
+    usual = sum(costs) / len(costs) / BUSY_SHARE
+    assert max(gaps[40:]) < 1.6 * usual
+    assert sorted(gaps[40:])[-len(gaps) // 4] == pytest.approx(usual, rel=0.25)
+    assert (budget.cpu_seconds - spent) / (clocks.wall - begun) < 1.02 * BUSY_SHARE
+
+
 def test_who_travels_may_draw_at_once_until_too_much_is_owed():
     clocks = Clocks()
     budget = clocks.budget()
