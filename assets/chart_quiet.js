@@ -178,7 +178,8 @@
     const found = [];
     trace.text.forEach((text, i) => {
       const at = x(trace.x[i]), down = y(trace.y[i]);
-      if (!(at >= left && at <= left + wide && down >= top && down <= top + high)) return;
+      const isInside = at > left - 0.5 && at < left + wide + 0.5 && down > top - 0.5 && down < top + high + 0.5;
+      if (!isInside) return;
       found.push({ text, style: `transform: translate(${at.toFixed(1)}px, ${down.toFixed(1)}px) ` +
         `translate(${SIDES[side]}%, ${HEIGHTS[above]}%); font: ${each(font.size, i)}px/1 ${font.family}; ` +
         `color: ${each(font.color, i)}` });

@@ -26,7 +26,7 @@
   function plot(box, id, title, resized) {
     const one = { box, title, figure: null, version: "", width: 0, height: 0, update, forgetZoom };
     const words = window.microVLLM.chartWords(box), showQuiet = window.microVLLM.chartQuiet(box);
-    let isPlotted = false, isPanning = false, zoom = {}, kept = null;
+    let isPlotted = false, isPanning = false, isHeld = false, zoom = {}, kept = null;
 
     async function update(change) {
       if (change.full) one.figure = change.full;
@@ -48,7 +48,7 @@
     async function draw() {
       // Hidden since it was asked for: the figure is kept, and drawn in full size when its box has one again.
       if (!one.figure || !one.width || !one.height) return;
-      const { figure, width, height } = one, isWhole = isPanning || Object.keys(zoom).length > 0;
+      const { figure, width, height } = one, isWhole = isPanning || isHeld || Object.keys(zoom).length > 0;
       const shown = isWhole ? layout() : window.microVLLM.unnamed(layout());
       const whole = { plotted: { traces: figure.data, shapes: shown.shapes }, quiet: { traces: [], shapes: [] } };
       const { plotted, quiet } = isWhole ? whole : window.microVLLM.chartParts(figure);
@@ -97,6 +97,15 @@
       }
       draw();
     }
+
+    // With one of these keys a drag pans, and Plotly tells nobody before it is over.
+    box.addEventListener("pointerdown", (event) => {
+      isHeld = event.shiftKey || event.ctrlKey;
+      if (isHeld) draw();
+    }, { capture: true });
+    const letGo = () => { isHeld = false; draw(); };
+    for (const kind of ["pointerup", "pointercancel"])
+      window.addEventListener(kind, () => { if (isHeld) setTimeout(letGo); });  // after Plotly has heard of it
 
     function unzoom() {
       zoom = {};

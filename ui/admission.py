@@ -11,6 +11,10 @@ from ui.charts.wording import counted
 from ui.host.engine_host import EngineHost, ServingEngine
 from ui.visitors import Visitor, Visitors
 
+UNREAD = 4
+"""Times as many answers as a visitor may have at once may be finished while nobody has read their ends yet: no more, or
+somebody who never reads would fill the server."""
+
 
 class BusyError(InvalidRequestError):
     """Nothing is wrong with the request, but too much is going on: it may be sent as soon as something has ended."""
@@ -57,12 +61,12 @@ class Admission:
             BusyError: the same, where waiting is enough.
         """
         limits = self._limits
-        if limits.max_requests_per_visitor is not None:
-            live = len(self._visitors.live(visitor))
-            if live >= limits.max_requests_per_visitor:
+        if (most := limits.max_requests_per_visitor) is not None:
+            live, unread = len(self._visitors.live(visitor)), len(visitor.handles)
+            if live >= most or unread >= UNREAD * most:
                 raise BusyError(
-                    f"{live} of your answers are still being written; this shared server allows "
-                    f"{limits.max_requests_per_visitor} at a time. Wait for one or press Stop."
+                    f"{live if live >= most else unread} of your answers are still being written; this shared server "
+                    f"allows {most} at a time. Wait for one or press Stop."
                 )
         if limits.max_waiting is not None and self._num_waiting(engine) >= limits.max_waiting:
             raise BusyError(

@@ -105,6 +105,11 @@ def drag(tab, chart: str, left: float, right: float) -> None:
     tab.mouse.up()
 
 
+def middle(tab, chart: str) -> tuple[float, float]:
+    box = tab.locator(f"#{chart} .nsewdrag").first.bounding_box()
+    return box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+
+
 NUM_QUIET = "id => document.querySelectorAll(`#${id} .mv-letters span`).length"
 NUM_TRACES = "id => document.querySelector(`#${id} .mv-plot`).data.length"
 
@@ -125,6 +130,13 @@ def test_where_somebody_zooms_in_or_pans_plotly_draws_all_of_it(served, open_tab
     tab.click(f'#{chart} .modebar-btn[data-title="Pan"]')
     tab.wait_for_function(f"({NUM_QUIET})('{chart}') === 0")
     tab.click(f'#{chart} .modebar-btn[data-title="Zoom"]')
+    tab.wait_for_function(f"({NUM_QUIET})('{chart}') === {letters}")
+    tab.keyboard.down("Shift")  # pans as well, and nobody is told before it is over
+    tab.mouse.move(*middle(tab, chart))
+    tab.mouse.down()
+    tab.wait_for_function(f"({NUM_QUIET})('{chart}') === 0")
+    tab.mouse.up()
+    tab.keyboard.up("Shift")
     tab.wait_for_function(f"({NUM_QUIET})('{chart}') === {letters}")
 
 

@@ -155,7 +155,7 @@ def test_hits_of_a_second_turn_are_counted_outlined_and_written():
     assert view is not None
     assert [n.num_hits for n in view.prefix][:3] == [1, 1, 1]
     figure = prefix_cache.figure(view, size=Size(800, 180))
-    outline = figure["data"][3]
+    outline = figure["data"][4]
     assert min(x for x in outline["x"] if x is not None) == 0, "found just now"
     letters = figure["data"][-1]["text"]
     assert "b ×1" in letters
@@ -165,7 +165,7 @@ def test_hits_of_a_second_turn_are_counted_outlined_and_written():
     engine.step()
     later = Replay().follow(log)
     assert later is not None
-    assert prefix_cache.figure(later, size=Size(800, 180))["data"][3]["x"] == [], "not any more"
+    assert prefix_cache.figure(later, size=Size(800, 180))["data"][4]["x"] == [], "not any more"
 
 
 def test_blocks_of_a_piece_are_divided_where_each_has_a_column():
@@ -309,8 +309,8 @@ def test_focus_pales_what_others_hold_and_frames_the_block_of_the_token():
     plain, focused = prefix_cache.figure(view, size=HUGE), prefix_cache.figure(view, size=HUGE, focus=focus)
     for before, after in zip(bars(plain), bars(focused), strict=True):
         assert (before["fill"] == after["fill"]) == (before["request"] == chosen.request_id)
-    frame = focused["data"][4]
-    assert plain["data"][4]["x"] == []
+    frame = focused["data"][5]
+    assert plain["data"][5]["x"] == []
     plan = make_plan(view, HUGE, focus)
     assert frame["x"][:2] == pytest.approx([plan.scale.column(1), plan.scale.column(2)])
 
@@ -351,7 +351,7 @@ def test_plotly_takes_the_figure_and_letters_can_be_read(size, look):
         counts.add(len(figure["data"]))
         letters = figure["data"][-1]
         boxes = bars(figure)
-        grounds = figure["data"][5]
+        grounds = figure["data"][3]
         for x, y, color in zip(letters["x"], letters["y"], letters["textfont"]["color"], strict=False):
             on_ground = any(
                 abs(gx + gl / 2 - x) < 1e-2 and abs(gy - y) < 1e-2

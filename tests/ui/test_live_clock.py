@@ -234,6 +234,22 @@ def test_frames_come_as_regularly_as_the_share_allows(costs):
     assert (budget.cpu_seconds - spent) / (clocks.wall - begun) < 1.02 * BUSY_SHARE
 
 
+def test_what_is_spent_while_nothing_happens_is_no_frames_cost():
+    clocks = Clocks()
+    budget = clocks.budget()
+    for _ in range(4):
+        for _ in range(12):
+            clocks.wall += max(budget.wait_for_frame(is_busy=True), 0.1)
+            budget.note_frame()
+            budget.spend(0.006)
+        for _ in range(60):  # a minute of polls
+            clocks.wall += 1
+            budget.spend(0.005)
+        assert budget.wait_for_frame(is_busy=True) == 0
+        budget.note_frame()
+        assert budget.wait_for_frame(is_busy=True) < 0.3
+
+
 def test_who_travels_may_draw_at_once_until_too_much_is_owed():
     clocks = Clocks()
     budget = clocks.budget()

@@ -15,7 +15,7 @@ from micro_vllm.errors import InvalidRequestError
 from micro_vllm.trace import RequestQueued, StepPlanned
 from tests.ui.support.scripted_engine import make_engine, params
 from tests.ui.support.waiting import wait_until
-from ui.admission import Admission, BusyError
+from ui.admission import UNREAD, Admission, BusyError
 from ui.host.engine_host import ServingEngine
 from ui.replay import Replay
 from ui.runs.card import Card
@@ -348,7 +348,8 @@ def test_what_the_engine_has_ended_takes_nobodys_place(open_page):
     """A server that is slow to read the last word of an answer must not refuse the next prompt for it."""
     page = open_page(limits=Limits(1000, 500, max_requests_per_visitor=2, max_waiting=1), max_num_seqs=2)
     page.loop.pace = 0.01
-    for _ in range(2):
+    unread = []
+    for _ in range(UNREAD):
         asked = [page.admission.submit(page.engine, page.visitor(), range(20), params(400)) for _ in range(2)]
         with pytest.raises(BusyError, match="2 of your answers"):
             page.admission.submit(page.engine, page.visitor(), range(20), params(400))
@@ -359,6 +360,11 @@ def test_what_the_engine_has_ended_takes_nobodys_place(open_page):
         for handle in (*asked, waits):  # and nobody calls admission.end
             handle.abort()
             handle.result()
+        unread += asked
+    with pytest.raises(BusyError, match="8 of your answers"):  # who never reads does not fill the server
+        page.admission.submit(page.engine, page.visitor(), range(20), params(400))
+    page.admission.end(page.visitor(), unread[0])
+    page.admission.submit(page.engine, page.visitor(), range(20), params(1)).result()
     assert page.num_free == 64
 
 

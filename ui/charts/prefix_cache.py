@@ -39,9 +39,9 @@ def figure(view: EngineView, look: Look = LIGHT, size: Size | None = None, focus
         "data": [
             _stubs(plan, look),
             *bar_traces([bar for box in boxes for bar in box.bars], is_horizontal=True),
+            _grounds(labels, look),
             _outlines(plan, view, look),
             _position(plan, view, focus, look),
-            _grounds(labels, look),
             texts(
                 [label.x for label in labels],
                 [label.y for label in labels],

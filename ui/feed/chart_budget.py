@@ -64,12 +64,15 @@ class ChartBudget:
     def note_frame(self) -> None:
         """A new view of the engine was made; figures of it follow."""
         with self._lock:
-            self._frame_at = self._clock()
-            self._costs.append(self.cpu_seconds - self._spent_before)
-            self._spent_before = self.cpu_seconds
+            now = self._clock()
+            if (
+                now - self._frame_at < 2 * LONGEST_WAIT
+            ):  # else nothing happened meanwhile, and that was no frame's cost
+                self._costs.append(self.cpu_seconds - self._spent_before)
+            self._frame_at, self._spent_before = now, self.cpu_seconds
             # The first figures are whole and cost ten times as much: the largest says nothing of the next.
             usual = sorted(self._costs)[:-1] or self._costs
-            self._usual = sum(usual) / len(usual)
+            self._usual = sum(usual) / len(usual) if usual else 0.0
 
     def wait_for_frame(self, *, is_busy: bool) -> float:
         """Seconds until the next view of the engine; 0: now."""
