@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from ui.charts.block_grid import Box, Grid, paths
-from ui.charts.block_scene import MAX_STRIPS, OWN_SHARE, Scene, Trace, outlines, sign_heights, words
+from ui.charts.block_scene import MAX_STRIPS, OWN_SHARE, Scene, Trace, outlines, sign_heights
 from ui.charts.block_words import describe
-from ui.charts.marks import INVISIBLE
+from ui.charts.marks import INVISIBLE, texts
 from ui.charts.palette import PAPER, PATTERNS, mix, readable_on
 
 _CODES = {"free": 0, "cached": 1, "used": 2}
@@ -228,7 +228,7 @@ def _letters(scene: Scene) -> Trace:
         y.append(row + middles[cell.tokens])
         text.append(labels[name])
         paint.append(scene.colors[name].text if 2 * cell.tokens > block_size else on_ground)
-    return words(x, y, text, paint or look.text, grid.font(2, 14))
+    return texts(x, y, text, paint or look.text, grid.font(2, 14))
 
 
 def _counts(scene: Scene) -> Trace:
@@ -239,7 +239,7 @@ def _counts(scene: Scene) -> Trace:
         [c for c in view.blocks if len(c.owners) > 1 and c.block_id not in own] if scene.has_letters else []
     )
     centers = [_center(grid.box(cell.block_id)) for cell in cells]
-    signs = words(
+    signs = texts(
         [x for x, _ in centers],
         [y for _, y in centers],
         [str(len(cell.owners)) for cell in cells],

@@ -17,9 +17,10 @@ import math
 
 from ui.charts.block_cells import cell_traces, ground
 from ui.charts.block_grid import NUMBERS_PX
-from ui.charts.block_scene import Scene, Trace, make_scene, outlines, words
+from ui.charts.block_scene import Scene, Trace, make_scene, outlines
 from ui.charts.block_trail import notes, trail_traces
 from ui.charts.focus import NO_FOCUS, Figure, Focus
+from ui.charts.marks import texts
 from ui.charts.theme import LIGHT, Look, Size, bare_axis, base_layout
 from ui.view import EngineView
 
@@ -66,7 +67,7 @@ def _null(scene: Scene) -> list[Trace]:
     grid, look = scene.grid, scene.look
     left = -1 - grid.numbers
     box = (left + grid.pad_x, grid.pad_y, left + 1 - grid.pad_x, 1 - grid.pad_y)
-    sign = words([left + 0.5], [0.5], ["∅"], look.muted, max(9, min(15, round(grid.cell_px * 0.5))))
+    sign = texts([left + 0.5], [0.5], ["∅"], look.muted, max(9, min(15, round(grid.cell_px * 0.5))))
     del sign["hoverinfo"]
     sign["hovertemplate"] = (
         "<b>null block</b><br>Holds no token. It stands in a table<br>where blocks fell out of a sliding<br>"
@@ -80,7 +81,7 @@ def _row_numbers(scene: Scene, size: Size) -> Trace:
     grid = scene.grid
     every = max(1, math.ceil(grid.rows * NUMBER_PX / max(size.height, 60)))
     rows = range(0, grid.rows, every)
-    numbers = words(
+    numbers = texts(
         [round(-6 / NUMBERS_PX * grid.numbers, 3) for _ in rows],
         [row + 0.5 for row in rows],
         [str(row * grid.columns + 1) for row in rows],

@@ -10,7 +10,7 @@ from ui.charts.block_follow import Followed, FollowedBlock, follow
 from ui.charts.block_grid import Box, Grid, lay_out, paths
 from ui.charts.focus import Focus
 from ui.charts.palette import RequestColor, mix, request_color
-from ui.charts.theme import MONO, Look, Size
+from ui.charts.theme import Look, Size
 from ui.view import EngineView
 
 LABEL_MIN_PX = 14.5
@@ -86,19 +86,4 @@ def outlines(boxes: list[Box], color: str, width: float, dash: str = "solid") ->
         "mode": "lines",
         "line": {"color": color, "width": width, "dash": dash},
         "hoverinfo": "skip",
-    }
-
-
-def words(
-    x: list[float], y: list[float], text: list[str], color: str | list[str], size: float | list[float]
-) -> Trace:
-    return {
-        "type": "scatter",
-        "x": x,
-        "y": y,
-        "text": text,
-        "mode": "text",
-        "textfont": {"family": MONO, "size": size, "color": color},
-        "hoverinfo": "skip",
-        "cliponaxis": False,
     }

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from ui.charts.block_grid import Box
-from ui.charts.block_scene import OWN_SHARE, Scene, Trace, outlines, sign_heights, words
+from ui.charts.block_scene import OWN_SHARE, Scene, Trace, outlines, sign_heights
 from ui.charts.block_words import token_words
+from ui.charts.marks import texts
 from ui.charts.palette import readable_on, request_color
 from ui.charts.theme import SANS
 
@@ -64,7 +65,7 @@ def _indices(scene: Scene) -> Trace:
         color = request_color(followed.track.arrival).text if is_covered else look.text
         paint.append(readable_on(look.cell_cached) if cell.state == "cached" else color)
         sizes.append(grid.font(len(sign), 14, share))
-    return words(x, y, text, paint or look.text, sizes or 9)
+    return texts(x, y, text, paint or look.text, sizes or 9)
 
 
 def _token(scene: Scene) -> list[Trace]:

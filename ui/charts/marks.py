@@ -140,9 +140,14 @@ def note(text: str, color: str, *, size: float = 10.5, **place: Any) -> dict[str
 
 
 def texts(
-    x: list[Any], y: list[Any], text: list[str], colors: list[str], size: float, **more: Any
+    x: list[Any],
+    y: list[Any],
+    text: list[str],
+    colors: str | list[str],
+    size: float | list[float],
+    **more: Any,
 ) -> dict[str, Any]:
-    """A trace of letters and numbers, each in its colour."""
+    """A trace of letters and numbers, each in its colour (and size), or all in one."""
     return {
         "type": "scatter",
         "mode": "text",

@@ -65,9 +65,8 @@ class ChartBudget:
         """A new view of the engine was made; figures of it follow."""
         with self._lock:
             now = self._clock()
-            if (
-                now - self._frame_at < 2 * LONGEST_WAIT
-            ):  # else nothing happened meanwhile, and that was no frame's cost
+            # After a pause, what was spent meanwhile was no frame's cost.
+            if now - self._frame_at < 2 * LONGEST_WAIT:
                 self._costs.append(self.cpu_seconds - self._spent_before)
             self._frame_at, self._spent_before = now, self.cpu_seconds
             # The first figures are whole and cost ten times as much: the largest says nothing of the next.
