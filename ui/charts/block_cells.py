@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from ui.charts.block_grid import Box, Grid, paths
+from ui.charts.block_grid import Box, Grid
 from ui.charts.block_scene import MAX_STRIPS, OWN_SHARE, Scene, Trace, outlines, sign_heights
 from ui.charts.block_words import describe
-from ui.charts.marks import INVISIBLE, texts
+from ui.charts.marks import INVISIBLE, rectangles, texts
 from ui.charts.palette import PAPER, PATTERNS, mix, readable_on
 
 _CODES = {"free": 0, "cached": 1, "used": 2}
@@ -149,7 +149,7 @@ def _fills(scene: Scene) -> list[Trace]:
 
 
 def _texture(pattern: str, boxes: list[Box], opacity: float) -> Trace:
-    x, y = paths(boxes)
+    x, y = rectangles(boxes)
     return {
         "type": "scatter",
         "x": x,

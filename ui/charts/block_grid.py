@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ui.charts.theme import Size
@@ -84,13 +83,3 @@ def lay_out(num_blocks: int, size: Size) -> Grid:
         tops=tuple(round(row + pad_y, 3) for row in range(rows)),
         bottoms=tuple(round(row + 1 - pad_y, 3) for row in range(rows)),
     )
-
-
-def paths(boxes: Iterable[Box]) -> tuple[list[float | None], list[float | None]]:
-    """x and y of closed rectangles in one path, parted by None."""
-    x: list[float | None] = []
-    y: list[float | None] = []
-    for left, top, right, bottom in boxes:
-        x += (left, right, right, left, left, None)
-        y += (top, top, bottom, bottom, top, None)
-    return x, y

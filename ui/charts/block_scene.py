@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from ui.charts.block_follow import Followed, FollowedBlock, follow
-from ui.charts.block_grid import Box, Grid, lay_out, paths
+from ui.charts.block_grid import Box, Grid, lay_out
 from ui.charts.focus import Focus
+from ui.charts.marks import lines, rectangles
 from ui.charts.palette import RequestColor, mix, request_color
 from ui.charts.theme import Look, Size
 from ui.view import EngineView
@@ -78,12 +79,4 @@ def sign_heights(grid: Grid, block_size: int) -> list[float]:
 
 
 def outlines(boxes: list[Box], color: str, width: float, dash: str = "solid") -> Trace:
-    x, y = paths(boxes)
-    return {
-        "type": "scatter",
-        "x": x,
-        "y": y,
-        "mode": "lines",
-        "line": {"color": color, "width": width, "dash": dash},
-        "hoverinfo": "skip",
-    }
+    return lines(*rectangles(boxes), color, width, dash)

@@ -7,7 +7,7 @@ from typing import Any
 from ui.charts.block_grid import Box
 from ui.charts.block_scene import OWN_SHARE, Scene, Trace, outlines, sign_heights
 from ui.charts.block_words import token_words
-from ui.charts.marks import texts
+from ui.charts.marks import lines, texts
 from ui.charts.palette import readable_on, request_color
 from ui.charts.theme import SANS
 
@@ -83,14 +83,7 @@ def _token(scene: Scene) -> list[Trace]:
     thick = 3 if grid.cell_px >= 12 else 2
     dash = "solid" if followed is None or followed.is_computed else "2px,2px"
     return [
-        {
-            "type": "scatter",
-            "x": x,
-            "y": y,
-            "mode": "lines",
-            "line": {"color": color, "width": width, "dash": line},
-            "hoverinfo": "skip",
-        }
+        lines(x, y, color, width, line)
         for color, width, line in ((look.card, thick + 3, "solid"), (look.danger, thick, dash))
     ]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -159,6 +159,30 @@ def texts(
         "cliponaxis": False,
         **more,
     }
+
+
+def lines(x: list[Any], y: list[Any], color: str, width: float, dash: str = "solid") -> dict[str, Any]:
+    """A trace of lines that are parted by None."""
+    return {
+        "type": "scatter",
+        "mode": "lines",
+        "x": x,
+        "y": y,
+        "line": {"color": color, "width": width, "dash": dash},
+        "hoverinfo": "skip",
+    }
+
+
+def rectangles(
+    boxes: Iterable[tuple[float, float, float, float]],
+) -> tuple[list[float | None], list[float | None]]:
+    """x and y of closed rectangles, parted by None. Of each box: left, top, right, bottom."""
+    x: list[float | None] = []
+    y: list[float | None] = []
+    for left, top, right, bottom in boxes:
+        x += (left, right, right, left, left, None)
+        y += (top, top, bottom, bottom, top, None)
+    return x, y
 
 
 def line(

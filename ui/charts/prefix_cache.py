@@ -13,7 +13,17 @@ from functools import lru_cache
 from typing import Any
 
 from ui.charts.focus import NO_FOCUS, Figure, Focus
-from ui.charts.marks import HEADLINE_PX, bar_traces, empty_sentence, headline, note, strokes_shape, texts
+from ui.charts.marks import (
+    HEADLINE_PX,
+    bar_traces,
+    empty_sentence,
+    headline,
+    lines,
+    note,
+    rectangles,
+    strokes_shape,
+    texts,
+)
 from ui.charts.prefix_boxes import Label, draw_boxes
 from ui.charts.prefix_plan import AXIS_PX, LEFT_PX, RIGHT_PX, Plan, make_plan
 from ui.charts.prefix_words import EMPTY, headline_words
@@ -91,7 +101,7 @@ def _stubs(plan: Plan, look: Look) -> dict[str, Any]:
             middle = round((box.top + box.bottom) / 2, 2)
             x += [max(box.left - 1.5, 0), box.left, None]
             y += [middle, middle, None]
-    return _path(x, y, look.muted, 1.5, dash="dot")
+    return lines(x, y, look.muted, 1.5, dash="dot")
 
 
 def _dividers(plan: Plan, look: Look) -> dict[str, Any]:
@@ -131,7 +141,7 @@ def _outlines(plan: Plan, view: EngineView, look: Look) -> dict[str, Any]:
     """Found in the newest step."""
     now = max(view.executed_step, 1)
     boxes = [box for box in plan.boxes if (box.piece.first.last_hit_step or 0) >= now]
-    return _path(*_rectangles([(b.left, b.top, b.right, b.bottom) for b in boxes]), look.outline, 2)
+    return lines(*rectangles([(b.left, b.top, b.right, b.bottom) for b in boxes]), look.outline, 2)
 
 
 def _position(plan: Plan, view: EngineView, focus: Focus, look: Look) -> dict[str, Any]:
@@ -144,7 +154,7 @@ def _position(plan: Plan, view: EngineView, focus: Focus, look: Look) -> dict[st
             if piece.start <= depth < piece.stop and focus.request_id in piece.first.owners:
                 left, right = plan.scale.column(depth), plan.scale.column(depth + 1)
                 found.append((round(left, 3), box.top, round(right, 3), box.bottom))
-    return _path(*_rectangles(found), look.outline, 2.5, dash="dot")
+    return lines(*rectangles(found), look.outline, 2.5, dash="dot")
 
 
 def _grounds(labels: Sequence[Label], look: Look) -> dict[str, Any]:
@@ -158,30 +168,6 @@ def _grounds(labels: Sequence[Label], look: Look) -> dict[str, Any]:
         "y": [label.y for label in on],
         "width": 12,
         "marker": {"color": look.card, "line": {"width": 0}},
-        "hoverinfo": "skip",
-    }
-
-
-def _rectangles(
-    boxes: Sequence[tuple[float, float, float, float]],
-) -> tuple[list[float | None], list[float | None]]:
-    x: list[float | None] = []
-    y: list[float | None] = []
-    for left, top, right, bottom in boxes:
-        x += [left, right, right, left, left, None]
-        y += [top, top, bottom, bottom, top, None]
-    return x, y
-
-
-def _path(
-    x: list[float | None], y: list[float | None], color: str, width: float, dash: str = "solid"
-) -> dict[str, Any]:
-    return {
-        "type": "scatter",
-        "mode": "lines",
-        "x": x,
-        "y": y,
-        "line": {"color": color, "width": width, "dash": dash},
         "hoverinfo": "skip",
     }
 
