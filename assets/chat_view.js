@@ -112,11 +112,10 @@
       actions.append(node.parts.tokens);
     }
     node.append(message, actions);
-    node.addEventListener("toggle", ({ target }) => { if (target.pressed) target.touched = true; }, true);
     node.addEventListener("click", ({ target }) => {
       const chip = target.closest(".chip"), summary = target.closest("summary");
       if (chip) acts.focus(chip.dataset.request);
-      if (summary) summary.parentElement.pressed = true;
+      if (summary) summary.parentElement.touched = true;  // at once: "toggle" comes later, an update may come before it
     });
     return node;
   }

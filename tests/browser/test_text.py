@@ -176,6 +176,27 @@ def test_a_selection_and_an_open_fold_outlive_the_stream(answering):
     assert tab.evaluate("document.querySelector('#chat details.think').open")
 
 
+def test_a_fold_stays_as_its_reader_left_it_though_an_update_comes_at_the_same_moment(served, open_tab):
+    """The browser tells of a toggle later than the click; an update between the two once closed the fold again."""
+    tab = open_tab(served.url)
+    opened = tab.evaluate("""() => {
+        const log = document.createElement('div'), view = window.microVLLM.chatView(log, {});
+        document.querySelector('#chat').append(log);  // a click on a summary does nothing outside of a page
+        const turn = {role: 'assistant', shown: 0, versions: [{text: ''}]};
+        const show = (words, open) => {
+            turn.versions[0].html = `<details ${open}><summary>thought</summary>this</details><p>${words}</p>`;
+            view.sync({mode: 'completion', turns: [turn]}, turn);
+            return log.querySelector('details').open; };
+        show('a word', '');
+        log.querySelector('summary').click();
+        const opened = show('a word more', '');
+        log.querySelector('summary').click();
+        const closed = show('and more', 'open');
+        log.remove();
+        return {opened, closed}; }""")
+    assert opened == {"opened": True, "closed": False}
+
+
 def test_empty_and_blank_prompts_send_nothing(served, open_tab):
     tab = open_tab(served.url)
     last = served.log.since()[-1].seq
