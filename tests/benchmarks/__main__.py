@@ -102,7 +102,7 @@ def main(argv: Sequence[str]) -> int:
     from micro_vllm.engine.served_model import ServedModel
     from micro_vllm.model_loader import load_model
     from tests.benchmarks import report
-    from tests.benchmarks.compare import HEAT, WARM_UP, compare
+    from tests.benchmarks.compare import HEAT, SECOND_HEAT, WARM_UP, compare
     from tests.benchmarks.machine import LimitProbe, describe_machine
     from tests.benchmarks.micro_vllm_system import MicroVllm, weight_sizes
     from tests.benchmarks.overhead import SHAPE as OVERHEAD_SHAPE
@@ -131,7 +131,7 @@ def main(argv: Sequence[str]) -> int:
     say(*report.head_lines(machine, probe.sample(), model, [system.info for system in systems]))
 
     def show_run(system: str, number: int) -> None:
-        turn = {WARM_UP: "warm-up", HEAT: "choosing a format"}.get(number)
+        turn = {WARM_UP: "warm-up", HEAT: "choosing a format", SECOND_HEAT: "choosing a format"}.get(number)
         if sys.stderr.isatty():
             turn = turn or f"round {number + 1} of {args.rounds}"
             print(f"\r\x1b[K{system}: {turn}", end="", file=sys.stderr, flush=True)

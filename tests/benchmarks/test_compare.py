@@ -82,6 +82,27 @@ def test_one_slow_moment_does_not_throw_a_weight_format_out():
     assert [len(one.runs) for one in found.measurements] == [2, 2]
 
 
+class Remembering(FakeSystem):
+    """Has the prompts of all its runs in its cache."""
+
+    seen = frozenset()
+
+    def run(self, requests):
+        result, prompts = super().run(requests), {request.prompt_token_ids for request in requests}
+        known, self.seen = prompts <= self.seen, self.seen | prompts
+        return replace(result, seconds=0.001, first_token_seconds=0.001) if known else result
+
+
+def test_who_runs_a_second_heat_does_not_have_its_prompts_in_the_cache():
+    """It once won by that, and all other formats were left out."""
+    log: list[tuple[str, str, int]] = []
+    systems = [Remembering(Q8, log, seconds=1.0), Remembering(Q4, log, seconds=4.0)]
+    for workload in WORKLOADS.values():
+        if workload.picks_format:
+            found = compare(systems, workload, 1, 1000, FixedProbe())
+            assert found.left_out == {Q4: "0.25x of its fastest format in the warm-up"}, workload.name
+
+
 def test_alone_all_weight_formats_are_measured():
     log: list[tuple[str, str, int]] = []
     systems = [FakeSystem(name, log, seconds=1.0 + 9 * (name == Q4)) for name in LLAMA_CPP]
