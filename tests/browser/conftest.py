@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import re
 import shutil
@@ -11,23 +12,15 @@ from pathlib import Path
 
 import pytest
 
+from tests.browser.support.profiles import Profiles
 from tests.browser.support.running_page import RunningPage, page_in_process
 
-CHROMIUM_FLAGS = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
 QUIET_CONSOLE = {"log", "info", "debug"}
 OFFLINE_WORDS = re.compile(r"net::ERR_|Failed to fetch|network error|AbortError|Connection errored out")
 
 
 @pytest.fixture(scope="session")
-def chromium() -> Iterator:
+def chromium() -> Iterator[Profiles]:
     """A headless browser. Without one the tests are skipped, but in CI they fail."""
     path = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     if path is None:
@@ -40,9 +33,9 @@ def chromium() -> Iterator:
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=path, args=CHROMIUM_FLAGS)
-        yield browser
-        browser.close()
+        profiles = Profiles(playwright.chromium, path)
+        yield profiles
+        profiles.close()
 
 
 @pytest.fixture(scope="session")
@@ -82,7 +75,7 @@ def open_tab(chromium, serve_page) -> Iterator[Callable]:
     ``expect_offline``: the test cuts the connection (server ends, tab reloads); the words about that are no complaint.
     ``expect_refusal``: nor are the browser's about an answer with this status.
     """
-    contexts, complaints = [], []
+    complaints, visitors = [], itertools.count()
 
     def open_one(
         url: str,
@@ -94,9 +87,7 @@ def open_tab(chromium, serve_page) -> Iterator[Callable]:
         expect_refusal: int | None = None,
         **options,
     ):
-        context = chromium.new_context(viewport={"width": width, "height": height}, **options)
-        contexts.append(context)
-        tab = context.new_page()
+        tab = chromium.open(next(visitors), url, width, height, **options)
         tab.set_default_timeout(30_000)
         tab.on("pageerror", lambda error: complaints.append(f"page error: {error}"))
         tab.on(
@@ -123,6 +114,5 @@ def open_tab(chromium, serve_page) -> Iterator[Callable]:
         return tab
 
     yield open_one
-    for context in contexts:
-        context.close()
+    chromium.close_tabs()
     assert complaints == []

@@ -54,7 +54,7 @@ def page_in_process(
     model: str, *, load: Any = None, pace: float = 0.0, **settings: Any
 ) -> Iterator[RunningPage]:
     """Serve the page from a thread. ``pace`` is the least seconds of an engine step, for tests that interrupt."""
-    port = settings.pop("port", None) or free_port()
+    port = settings.pop("port", None) or steady_port()
     host = EngineHost(Settings(model=model, port=port, **settings), load=load, sample_path=SAMPLE_TRACE)
     app = build_app(host)
     server = PageServer(app, host, "127.0.0.1", port)
@@ -102,6 +102,17 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
+
+
+def steady_port() -> int:
+    """A free port, the same again once it is free again: what a browser keeps for an address stays of use."""
+    first = 10_000 + os.getpid() % 20_000  # below those that are handed out; other runs of the tests have others
+    for port in range(first, first + 100):
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as servers do: connections may linger
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise RuntimeError(f"no port from {first} to {first + 99} is free")
 
 
 def get_health(url: str) -> dict[str, Any]:
