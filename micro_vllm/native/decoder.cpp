@@ -73,8 +73,9 @@ int64_t carve(const Model& m, int64_t tokens, int64_t parts, int64_t threads, in
   s->queries = reinterpret_cast<bf16*>(take(2 * tokens * m.heads * m.dim));
   s->normed = reinterpret_cast<float*>(take(4 * tokens * m.hidden, true));
   s->joined = reinterpret_cast<float*>(take(parts > 1 ? attended : 0, true));
-  s->rows.data = reinterpret_cast<uint8_t*>(take(tokens * widest, true));
+  s->rows.data = reinterpret_cast<int8_t*>(take(tokens * widest, true));
   s->rows.scale = reinterpret_cast<float*>(take(4 * tokens * (widest / kGroup + 1), true));
+  s->rows.offset = reinterpret_cast<int32_t*>(take(4 * tokens * (widest / kGroup + 1), true));
   return at;
 }
 

@@ -17,7 +17,6 @@ class Matrix(ctypes.Structure):
     _fields_ = (
         ("data", c_void_p),
         ("scale", c_void_p),
-        ("offset", c_void_p),
         ("bias", c_void_p),
         ("rows", c_int64),
         ("cols", c_int64),
@@ -140,6 +139,4 @@ def address(tensor: torch.Tensor | None) -> int | None:
 
 def matrix(weight: QuantizedMatrix) -> Matrix:
     rows, cols = weight.shape
-    return Matrix(
-        address(weight.data), address(weight.scale), address(weight.offset), address(weight.bias), rows, cols
-    )
+    return Matrix(address(weight.data), address(weight.scale), address(weight.bias), rows, cols)

@@ -1,8 +1,9 @@
 // Products with int8 weights: x (M, K) float32 is cut into int8 as well, 64 inputs to a scale, and multiplied exactly.
 //
 // A weight (N, K) lies as [N / 16][K / 4][16][4]: one vector holds 4 inputs of 16 outputs, the form that vpdpbusd
-// takes. That instruction wants one factor unsigned, so activations carry + 128, and `offset` (- 128 times the sum of
-// the weights of a group) takes it back. Rounding is the only error: scales are those of groups, products are exact.
+// takes. That instruction wants one factor unsigned, so weights carry + 128, and what this adds to a product, 128 times
+// the sum of a group of x, is taken back: a number for each row and group, where the other way round it would be one for
+// each output and group, to be read from memory. Rounding is the only error: products are exact.
 // Functions that take a Team are called by all its threads, which share the work and meet at the end (team.h).
 #pragma once
 
@@ -18,20 +19,22 @@ constexpr int64_t kGroup = 64;    // inputs that share one scale
 constexpr int64_t kColumns = 32;  // outputs of one tile
 
 struct Matrix {
-  const int8_t* data;     // [N / 16][K / 4][16][4]
-  const float* scale;     // [N / 16][K / 64][16]
-  const int32_t* offset;  // [N / 16][K / 64][16]
-  const float* bias;      // (N), or null
-  int64_t rows, cols;     // N, K
+  const uint8_t* data;  // [N / 16][K / 4][16][4], + 128
+  const fp16* scale;    // [N / 16][K / 64][16]
+  const float* bias;    // (N), or null
+  int64_t rows, cols;   // N, K
 };
 
-struct Rows {     // quantised activations
-  uint8_t* data;  // (M, K), + 128
-  float* scale;   // (M, K / 64)
+struct Rows {       // quantised activations
+  int8_t* data;     // (M, K)
+  float* scale;     // (M, K / 64)
+  int32_t* offset;  // (M, K / 64): -128 times the sum of a group
 };
 
-inline void quantize_row(const float* x, int64_t k, uint8_t* out, float* scale) {
-  for (int64_t g = 0; g < k / kGroup; ++g, x += kGroup, out += kGroup) {
+// Row `row` of `rows`.
+inline void quantize_row(const float* x, int64_t k, Rows rows, int64_t row) {
+  int8_t* out = rows.data + row * k;
+  for (int64_t g = row * (k / kGroup); g < (row + 1) * (k / kGroup); ++g, x += kGroup, out += kGroup) {
     __m512 v[4], top = _mm512_setzero_ps();
     each<4>(EACH(i) {
       v[i] = _mm512_loadu_ps(x + 16 * i);
@@ -39,16 +42,19 @@ inline void quantize_row(const float* x, int64_t k, uint8_t* out, float* scale) 
     });
     const float most = _mm512_reduce_max_ps(top);
     const __m512 inverse = _mm512_set1_ps(most > 0 ? 127.0f / most : 0.0f);
-    scale[g] = most / 127.0f;
+    __m512i sum = _mm512_setzero_si512();
     each<4>(EACH(i) {
-      const __m512i q = _mm512_add_epi32(_mm512_cvtps_epi32(_mm512_mul_ps(v[i], inverse)), _mm512_set1_epi32(128));
-      _mm_storeu_si128(reinterpret_cast<__m128i*>(out + 16 * i), _mm512_cvtusepi32_epi8(q));
+      const __m512i q = _mm512_cvtps_epi32(_mm512_mul_ps(v[i], inverse));
+      sum = _mm512_add_epi32(sum, q);
+      _mm_storeu_si128(reinterpret_cast<__m128i*>(out + 16 * i), _mm512_cvtsepi32_epi8(q));
     });
+    rows.scale[g] = most / 127.0f;
+    rows.offset[g] = -128 * _mm512_reduce_add_epi32(sum);
   }
 }
 
 inline void quantize(Team& team, const float* x, int64_t m, int64_t k, Rows rows) {
-  team.prepare(m, [=](int64_t i) { quantize_row(x + i * k, k, rows.data + i * k, rows.scale + i * (k / kGroup)); });
+  team.prepare(m, [=](int64_t i) { quantize_row(x + i * k, k, rows, i); });
 }
 
 // x / sqrt(mean(x^2) + eps) * weight; in place where out == x.
@@ -68,7 +74,7 @@ inline void norm_and_quantize(Team& team, const float* x, const float* weight, i
                               float* normed, Rows rows) {
   team.prepare(m, [=](int64_t i) {
     rms_norm(x + i * k, weight, k, eps, normed + i * k);
-    quantize_row(normed + i * k, k, rows.data + i * k, rows.scale + i * (k / kGroup));
+    quantize_row(normed + i * k, k, rows, i);
   });
 }
 
@@ -79,10 +85,10 @@ inline void norm_and_quantize(Team& team, const float* x, const float* weight, i
 template <int MR, class Store>
 inline void tile(const Matrix& w, int64_t pair, Rows x, int64_t row, Store&& store) {
   const int64_t groups = w.cols / kGroup;
-  const int8_t *w0 = w.data + 2 * pair * w.cols * 16, *w1 = w0 + w.cols * 16;
-  const int8_t* next = w0 + kColumns * w.cols;
+  const uint8_t *w0 = w.data + 2 * pair * w.cols * 16, *w1 = w0 + w.cols * 16;
+  const uint8_t* next = w0 + kColumns * w.cols;
   const int64_t first = 2 * pair * groups * 16, second = first + groups * 16;
-  const uint8_t* rows[MR];
+  const int8_t* rows[MR];
   __m512 sum0[MR], sum1[MR];
   each<MR>(EACH(i) {
     rows[i] = x.data + (row + i) * w.cols;
@@ -90,12 +96,7 @@ inline void tile(const Matrix& w, int64_t pair, Rows x, int64_t row, Store&& sto
   });
   for (int64_t g = 0; g < groups; ++g) {
     __m512i dot0[MR], dot1[MR];
-    const __m512i offset0 = _mm512_loadu_si512(w.offset + first + 16 * g);
-    const __m512i offset1 = _mm512_loadu_si512(w.offset + second + 16 * g);
-    each<MR>(EACH(i) {
-      dot0[i] = offset0;
-      dot1[i] = offset1;
-    });
+    each<MR>(EACH(i) { dot0[i] = dot1[i] = _mm512_set1_epi32(x.offset[(row + i) * groups + g]); });
     for (int64_t k = g * kGroup; k < (g + 1) * kGroup; k += 4) {
       if (row == 0) {
         _mm_prefetch(next + k * kColumns, _MM_HINT_NTA);
@@ -104,12 +105,11 @@ inline void tile(const Matrix& w, int64_t pair, Rows x, int64_t row, Store&& sto
       const __m512i a0 = _mm512_loadu_si512(w0 + k * 16), a1 = _mm512_loadu_si512(w1 + k * 16);
       each<MR>(EACH(i) {
         const __m512i b = _mm512_set1_epi32(*reinterpret_cast<const int32_t*>(rows[i] + k));
-        dot_u8s8(dot0[i], b, a0);
-        dot_u8s8(dot1[i], b, a1);
+        dot_u8s8(dot0[i], a0, b);
+        dot_u8s8(dot1[i], a1, b);
       });
     }
-    const __m512 scale0 = _mm512_loadu_ps(w.scale + first + 16 * g);
-    const __m512 scale1 = _mm512_loadu_ps(w.scale + second + 16 * g);
+    const __m512 scale0 = load_fp16(w.scale + first + 16 * g), scale1 = load_fp16(w.scale + second + 16 * g);
     each<MR>(EACH(i) {
       const __m512 s = _mm512_set1_ps(x.scale[(row + i) * groups + g]);
       sum0[i] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot0[i]), _mm512_mul_ps(scale0, s), sum0[i]);

@@ -21,9 +21,8 @@ COLUMNS = 32
 class QuantizedMatrix:
     """A weight (N, K) in int8. Layouts as in ``product.h``."""
 
-    data: torch.Tensor  # (N / 16, K / 4, 16, 4) int8
-    scale: torch.Tensor  # (N / 16, K / 64, 16) float32
-    offset: torch.Tensor  # (N / 16, K / 64, 16) int32: -128 times the sum of a group's weights
+    data: torch.Tensor  # (N / 16, K / 4, 16, 4) uint8: 128 more than what is meant
+    scale: torch.Tensor  # (N / 16, K / 64, 16) float16
     bias: torch.Tensor | None  # (N,) float32
 
     @property
@@ -32,7 +31,7 @@ class QuantizedMatrix:
 
     @property
     def num_bytes(self) -> int:
-        tensors = [self.data, self.scale, self.offset, *([] if self.bias is None else [self.bias])]
+        tensors = [self.data, self.scale, *([] if self.bias is None else [self.bias])]
         return sum(t.numel() * t.element_size() for t in tensors)
 
 
@@ -45,17 +44,20 @@ def quantize(weight: torch.Tensor, bias: torch.Tensor | None = None) -> Quantize
     """``weight`` (N, K) of any float dtype. Symmetric, to nearest: the largest of a group becomes 127."""
     rows, columns = weight.shape
     groups = weight.detach().float().view(rows, columns // GROUP, GROUP)  # (N, K / 64, 64)
-    scale = groups.abs().amax(-1) / 127  # (N, K / 64)
-    whole = torch.round(groups / scale.clamp_min(torch.finfo(torch.float32).tiny)[..., None])
-    whole = whole.clamp_(-127, 127).to(torch.int32)
-    offset = -128 * whole.sum(-1, dtype=torch.int32)
-    data = whole.to(torch.int8).view(rows // LANES, LANES, columns // 4, 4).transpose(1, 2).contiguous()
+    scale = _no_less_in_half(groups.abs().amax(-1) / 127)  # (N, K / 64)
+    whole = torch.round(groups / scale.float().clamp_min(torch.finfo(torch.float32).tiny)[..., None])
+    data = (whole.clamp_(-127, 127) + 128).to(torch.uint8)
     return QuantizedMatrix(
-        data,
+        data.view(rows // LANES, LANES, columns // 4, 4).transpose(1, 2).contiguous(),
         _by_lanes(scale),
-        _by_lanes(offset),
         None if bias is None else bias.detach().float().contiguous(),
     )
+
+
+def _no_less_in_half(x: torch.Tensor) -> torch.Tensor:
+    """Positive numbers in float16, rounded up: with less of a scale the largest of its group would pass 127."""
+    half = x.half()
+    return (half.view(torch.int16) + (half.float() < x)).view(torch.float16)
 
 
 def interleave(gate_up: torch.Tensor) -> torch.Tensor:
@@ -68,8 +70,8 @@ def interleave(gate_up: torch.Tensor) -> torch.Tensor:
 def dequantize(matrix: QuantizedMatrix) -> torch.Tensor:
     """(N, K) float32: the weight that the int8 values stand for."""
     rows, columns = matrix.shape
-    whole = matrix.data.transpose(1, 2).reshape(rows, columns // GROUP, GROUP).float()
-    scale = matrix.scale.transpose(1, 2).reshape(rows, columns // GROUP)
+    whole = matrix.data.transpose(1, 2).reshape(rows, columns // GROUP, GROUP).float() - 128
+    scale = matrix.scale.transpose(1, 2).reshape(rows, columns // GROUP).float()
     return (whole * scale[..., None]).view(rows, columns)
 
 

@@ -9,6 +9,7 @@
 namespace micro_vllm {
 
 using bf16 = uint16_t;  // the upper half of a float32
+using fp16 = uint16_t;  // an IEEE 754 half
 
 // f(0), f(1), ... f(N - 1), each with its index as a constant: arrays of vectors then stay in registers.
 template <int N, class F>
@@ -24,6 +25,10 @@ template <int N, class F>
 inline __m512 load_bf16(const bf16* p) {
   const __m256i half = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
   return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16));
+}
+
+inline __m512 load_fp16(const fp16* p) {
+  return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
 }
 
 inline void store_bf16(bf16* p, __m512 v) {  // round to nearest, ties to even

@@ -106,9 +106,13 @@ def test_a_weight_is_its_int8_values_within_half_a_level():
     weight = torch.randn(64, 256)
     matrix = quantize(weight)
     level = weight.view(64, -1, GROUP).abs().amax(-1, keepdim=True) / 127
+    level *= 1 + 2**-10  # scales are float16, and rounded up
     assert ((dequantize(matrix) - weight).view(64, -1, GROUP).abs() <= level * 0.5001).all()
+    assert matrix.data.amin() >= 1
     assert matrix.shape == (64, 256)
     assert (dequantize(quantize(torch.zeros(32, 64))) == 0).all()
+    faint = dequantize(quantize(torch.full((32, 64), 1e-6)))  # its scale is among the least that float16 has
+    assert ((faint - 1e-6).abs() <= 2**-25).all()
 
 
 def test_gate_and_up_alternate_by_sixteen():
@@ -123,7 +127,7 @@ def test_all_weights_lie_in_one_piece_of_memory_in_the_order_of_a_step(folder):
     weights = prepare_native(load_model(folder, skip_tokenizer_init=True)).weights
     layer = weights.layers[0]
     tensors = [layer.qkv.data, layer.qkv.scale, layer.out.data, layer.down.data, layer.input_norm]
-    tensors += [weights.layers[1].qkv.data, weights.norm, weights.head.data, weights.head.offset]
+    tensors += [weights.layers[1].qkv.data, weights.norm, weights.head.data, weights.head.scale]
     places = [tensor.data_ptr() for tensor in tensors]
     assert places == sorted(places)
     assert places[-1] - places[0] < 1.1 * weights.num_bytes

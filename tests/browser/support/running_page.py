@@ -106,10 +106,12 @@ def free_port() -> int:
 
 def steady_port() -> int:
     """A free port, the same again once it is free again: what a browser keeps for an address stays of use."""
-    first = 10_000 + os.getpid() % 20_000  # below those that are handed out; other runs of the tests have others
+    # Below those that systems hand out, and other runs of the tests have others.
+    first = 10_000 + os.getpid() % 20_000
     for port in range(first, first + 100):
         with socket.socket() as probe, contextlib.suppress(OSError):
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as servers do: connections may linger
+            # As servers do: connections of the last one may linger.
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(("127.0.0.1", port))
             return port
     raise RuntimeError(f"no port from {first} to {first + 99} is free")
