@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
+from math import prod
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ from micro_vllm.attention.operators.base import AttentionOperator
 from micro_vllm.attention.spec import AttentionSpec
 from micro_vllm.config import CacheGroup
 from micro_vllm.errors import ConfigError
+from micro_vllm.memory import on_huge_pages
 
 
 class PagedKVCache:
@@ -41,11 +43,12 @@ class PagedKVCache:
     ) -> None:
         self.block_size = block_size
         self.num_blocks = num_blocks
-        self.data = torch.zeros(
-            (_layers_per_group(groups), 2, num_blocks + 1, block_size, num_kv_heads, head_dim),
-            dtype=dtype,
-            device=device,
-        )
+        shape = (_layers_per_group(groups), 2, num_blocks + 1, block_size, num_kv_heads, head_dim)
+        if torch.device(device).type == "cpu":
+            memory = on_huge_pages(prod(shape) * dtype.itemsize)
+            self.data = torch.frombuffer(memory, dtype=dtype).view(shape)
+        else:
+            self.data = torch.zeros(shape, dtype=dtype, device=device)
         self.layers: tuple[torch.Tensor, ...] = self.data.unbind(0)
         """Per cache tensor k, a view ``(2, num_blocks + 1, block_size, num_kv_heads, head_dim)``."""
         # Views made once: (slots, H_kv, D) of keys and of values, per cache tensor.

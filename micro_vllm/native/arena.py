@@ -1,15 +1,10 @@
-"""One piece of memory for all that a step reads, on huge pages where the system has them.
-
-A step goes through all weights once. In pages of 4 KB every one of them is looked up on the way, which in a virtual
-machine costs two walks through page tables; in pages of 2 MB that is next to nothing.
-"""
+"""One piece of memory for all weights that a step reads, in the order in which it reads them."""
 
 from __future__ import annotations
 
-import contextlib
-import mmap
-
 import torch
+
+from micro_vllm.memory import on_huge_pages
 
 ALIGNMENT = 64
 """Bytes: what the kernels load at once."""
@@ -24,10 +19,7 @@ class Arena:
     """Tensors are copied in one after the other, and stay for as long as any of them is in use."""
 
     def __init__(self, num_bytes: int) -> None:
-        memory = mmap.mmap(-1, max(num_bytes, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        with contextlib.suppress(AttributeError, OSError):  # Linux only, and only a wish
-            memory.madvise(mmap.MADV_HUGEPAGE)
-        self._bytes = torch.frombuffer(memory, dtype=torch.uint8)
+        self._bytes = torch.frombuffer(on_huge_pages(num_bytes), dtype=torch.uint8)
         self._at = 0
 
     def place(self, tensor: torch.Tensor) -> torch.Tensor:

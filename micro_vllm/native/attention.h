@@ -27,6 +27,19 @@ struct Row {           // one query head of one token
   float max, sum;
 };
 
+// Asks memory for the keys and values of 16 positions. Those of one head lie apart, and blocks lie anywhere, which the
+// processor's own look-ahead does not follow. (Not inlined, GCC takes it for a function without effects and drops it.)
+template <int D>
+[[gnu::always_inline]] inline void ask_for(const Cache& cache, int64_t head, const int64_t* table, int64_t at) {
+  const int64_t block = at / cache.block_size, stride = cache.heads * D;
+  const int64_t first = (table[block] * cache.block_size + at - block * cache.block_size) * stride + head * D;
+  for (int64_t j = 0; j < 16; ++j)
+    for (int64_t d = first + j * stride; d < first + j * stride + D; d += 32) {
+      _mm_prefetch(cache.keys + d, _MM_HINT_T0);
+      _mm_prefetch(cache.values + d, _MM_HINT_T0);
+    }
+}
+
 // Adds the positions begin .. end - 1 to every row. D is a multiple of 32.
 template <int D>
 inline void attend(Row* rows, int num_rows, const Cache& cache, int64_t head, const int64_t* table, int64_t begin,
@@ -41,6 +54,7 @@ inline void attend(Row* rows, int num_rows, const Cache& cache, int64_t head, co
     const int64_t slot = table[block] * cache.block_size + at - block * cache.block_size;
     const bf16* key = cache.keys + slot * stride + head * D;
     const bf16* value = cache.values + slot * stride + head * D;
+    if (at + n < end) ask_for<D>(cache, head, table, at + n);
     for (int j = 0; j < n; ++j)
       each<kVectors>(EACH(d) { _mm512_store_ps(values + j * D + 16 * d, load_bf16(value + j * stride + 16 * d)); });
 

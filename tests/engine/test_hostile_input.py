@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import math
+import mmap
 import sys
 
 import pytest
-import torch
 
 from micro_vllm import LLM, EngineConfig, SamplingParams
 from micro_vllm.detokenizer import StopStrings
 from micro_vllm.errors import ConfigError, InvalidRequestError
-from micro_vllm.memory import memory_limit
+from micro_vllm.memory import memory_limit, on_huge_pages
 from micro_vllm.model_loader import load_model
 from tests.engine.support.models import save_tiny_model
 from tests.engine.support.scripted import run, scripted_engine
@@ -265,15 +266,23 @@ def test_more_than_the_machine_holds_is_an_error_and_allocates_nothing(
         LLM(loaded, **{**SETTINGS, **settings})
 
 
-def test_a_pool_that_torch_cannot_allocate_is_a_config_error(loaded, monkeypatch):
+def test_a_pool_that_the_system_does_not_give_is_a_config_error(loaded, monkeypatch):
     def full(*args, **kwargs):
-        raise RuntimeError("can't allocate memory")
+        raise OSError(errno.ENOMEM, "Cannot allocate memory")
 
-    monkeypatch.setattr(torch, "zeros", full)
+    monkeypatch.setattr(mmap, "mmap", full)
     with pytest.raises(
-        ConfigError, match=r"cannot be allocated: can't allocate.*Lower num_gpu_blocks_override"
+        ConfigError,
+        match=r"cannot be allocated: [\d,]+ bytes of memory: Cannot.*Lower num_gpu_blocks_override",
     ):
         LLM(loaded, **SETTINGS)
+
+
+def test_memory_on_huge_pages_is_zeroed_or_refused():
+    assert on_huge_pages(5000)[:] == bytes(5000)
+    assert len(on_huge_pages(0)) == 1  # a mapping of nothing is an error, an empty tensor is not
+    with pytest.raises(MemoryError, match="bytes of memory: "):
+        on_huge_pages(1 << 62)
 
 
 def test_the_memory_limit_is_the_smallest_that_is_told(tmp_path):
