@@ -27,6 +27,8 @@ TARGET_WAITING = 1.5
 TEMPERATURES = (0.0, 0.6)
 RUNNING = (1, 32)
 SHAPE = Shape(64, 64)
+ALONE_ROUNDS = 8
+"""Times as many rounds where nobody else runs: their steps are short, and one hiccup of the machine is worth many."""
 PARTS = ("schedule", "build", "sample", "take in", "text", "trace")
 
 
@@ -42,6 +44,8 @@ class Overhead:
     """Seconds, the mean."""
     forward: float
     """Seconds of it in the model, logits included; the mean."""
+    median_share: float
+    """Of the median step: without what rarely happens, and without the machine's hiccups."""
     parts: dict[str, float]
     """Mean seconds of everything else, in other steps than the above: to watch the parts takes time, too, so that they
     add up to a little more. ``trace`` is a part of the others and not to be added."""
@@ -134,6 +138,7 @@ def _measure(
     workload = Workload("overhead", "", ((shape,) * num_running,), (), (), temperature)
     rows: list[dict[str, float]] = []
     watched_rows: list[dict[str, float]] = []
+    rounds *= ALONE_ROUNDS if num_running == 1 else 1
     for number in range(-1, 2 * rounds):  # the first one only warms up
         (requests,) = token_requests(workload, number, engine.model.vocab_size)
         ids = [_add(engine, request.prompt_token_ids, shape.num_output, temperature) for request in requests]
@@ -163,6 +168,7 @@ def _measure(
         num_steps=len(rows),
         step=mean(row["step"] for row in rows),
         forward=mean(row["forward"] for row in rows),
+        median_share=median(1 - row["forward"] / row["step"] for row in rows),
         parts=_parts(watched_rows),
     )
 

@@ -148,8 +148,8 @@ def overhead_lines(overheads: Sequence[Overhead]) -> list[str]:
         parts = ", ".join(f"{name} {seconds * 1e6:.0f}" for name, seconds in one.parts.items())
         lines.append(
             f"  {one.execution:6} {one.num_running:2} running, temperature {one.temperature:g}: {one.share:.1%} of "
-            f"{one.step * 1e3:.2f} ms (target below {TARGET_SHARE:.0%}: {verdict}); µs: {parts}; "
-            f"{one.num_steps} steps"
+            f"{one.step * 1e3:.2f} ms (target below {TARGET_SHARE:.0%}: {verdict}), {one.median_share:.1%} of the "
+            f"median step; µs: {parts}; {one.num_steps} steps"
         )
     return lines
 
