@@ -27,12 +27,16 @@ struct Row {           // one query head of one token
   float max, sum;
 };
 
+inline int64_t slot_of(const Cache& cache, const int64_t* table, int64_t position) {
+  const int64_t block = position / cache.block_size;
+  return table[block] * cache.block_size + position - block * cache.block_size;
+}
+
 // Asks memory for the keys and values of 16 positions. Those of one head lie apart, and blocks lie anywhere, which the
 // processor's own look-ahead does not follow. (Not inlined, GCC takes it for a function without effects and drops it.)
 template <int D>
 [[gnu::always_inline]] inline void ask_for(const Cache& cache, int64_t head, const int64_t* table, int64_t at) {
-  const int64_t block = at / cache.block_size, stride = cache.heads * D;
-  const int64_t first = (table[block] * cache.block_size + at - block * cache.block_size) * stride + head * D;
+  const int64_t stride = cache.heads * D, first = slot_of(cache, table, at) * stride + head * D;
   for (int64_t j = 0; j < 16; ++j)
     for (int64_t d = first + j * stride; d < first + j * stride + D; d += 32) {
       _mm_prefetch(cache.keys + d, _MM_HINT_T0);
@@ -51,7 +55,7 @@ inline void attend(Row* rows, int num_rows, const Cache& cache, int64_t head, co
     const int64_t block = at / cache.block_size;
     const int64_t stop = std::min(end, (block + 1) * cache.block_size);
     const int n = static_cast<int>(std::min<int64_t>(16, stop - at));
-    const int64_t slot = table[block] * cache.block_size + at - block * cache.block_size;
+    const int64_t slot = slot_of(cache, table, at);
     const bf16* key = cache.keys + slot * stride + head * D;
     const bf16* value = cache.values + slot * stride + head * D;
     if (at + n < end) ask_for<D>(cache, head, table, at + n);

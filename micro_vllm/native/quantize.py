@@ -41,7 +41,10 @@ def can_quantize(rows: int, columns: int) -> bool:
 
 
 def quantize(weight: torch.Tensor, bias: torch.Tensor | None = None) -> QuantizedMatrix:
-    """``weight`` (N, K) of any float dtype. Symmetric, to nearest: the largest of a group becomes 127."""
+    """``weight`` (N, K) of any float dtype. Symmetric, to nearest: the largest of a group becomes 127 or next to it.
+
+    Weights of more than 8.3 million overflow the float16 scale: their group becomes NaN.
+    """
     rows, columns = weight.shape
     groups = weight.detach().float().view(rows, columns // GROUP, GROUP)  # (N, K / 64, 64)
     scale = _no_less_in_half(groups.abs().amax(-1) / 127)  # (N, K / 64)

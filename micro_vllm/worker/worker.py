@@ -79,7 +79,7 @@ class Worker:
                 max_model_len=self._max_model_len,
                 max_num_batched_tokens=self._config.max_num_batched_tokens,
             )
-        except (RuntimeError, MemoryError) as error:  # torch has no kind of its own for it on the CPU
+        except (RuntimeError, MemoryError) as error:  # RuntimeError: what torch raises
             raise ConfigError(
                 f"{num_blocks:,} KV blocks of {block_bytes:,} bytes cannot be allocated: {error}. "
                 "Lower num_gpu_blocks_override or kv_cache_memory_bytes."

@@ -179,7 +179,7 @@ def test_a_selection_and_an_open_fold_outlive_the_stream(answering):
 def test_a_fold_stays_as_its_reader_left_it_though_an_update_comes_at_the_same_moment(served, open_tab):
     """The browser tells of a toggle later than the click; an update between the two once closed the fold again."""
     tab = open_tab(served.url)
-    opened = tab.evaluate("""() => {
+    found = tab.evaluate("""() => {
         const log = document.createElement('div'), view = window.microVLLM.chatView(log, {});
         document.querySelector('#chat').append(log);  // a click on a summary does nothing outside of a page
         const turn = {role: 'assistant', shown: 0, versions: [{text: ''}]};
@@ -194,7 +194,7 @@ def test_a_fold_stays_as_its_reader_left_it_though_an_update_comes_at_the_same_m
         const closed = show('and more', 'open');
         log.remove();
         return {opened, closed}; }""")
-    assert opened == {"opened": True, "closed": False}
+    assert found == {"opened": True, "closed": False}
 
 
 def test_empty_and_blank_prompts_send_nothing(served, open_tab):

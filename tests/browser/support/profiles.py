@@ -29,7 +29,7 @@ class Profiles:
     def __init__(self, chromium: BrowserType, executable_path: str) -> None:
         self._chromium = chromium
         self._executable_path = executable_path
-        self._contexts: dict[tuple[Any, ...], BrowserContext] = {}
+        self._contexts: dict[tuple[int, str], BrowserContext] = {}
         self._folder = tempfile.TemporaryDirectory(prefix="profiles-", ignore_cleanup_errors=True)
 
     def open(
@@ -50,7 +50,7 @@ class Profiles:
         session = context.new_cdp_session(tab)
         session.send(
             "Storage.clearDataForOrigin",
-            {"origin": url.rstrip("/"), "storageTypes": "cookies,local_storage,indexeddb,websql"},
+            {"origin": url.rstrip("/"), "storageTypes": "cookies,local_storage,indexeddb"},
         )
         session.detach()
         tab.set_viewport_size({"width": width, "height": height})
